@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,14 +39,19 @@ def test_this_machine_passes_and_its_script_begins_as_a_runs(tmp_path, capsys):
     other = platform.model_copy(update={"python": "python3"})
     assert not check.is_passed(tmp_path, "local", other)
     script = (path.parent / "job.sh").read_text(encoding="utf-8")
+    checked = subprocess.run(
+        [str(Path(sys.executable).parent / "shellcheck"), str(path.parent / "job.sh")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
     run = scripts.write(scripts.planned("smoke-local").cell, platform, ROOT, tmp_path)
     of_run = (run.run_directory / "job.sh").read_text(encoding="utf-8")
-    begins = "# ------------------------------------------------------------------------ the site's"
-    ends = "# One rank a GPU"
-    assert (
-        script.partition(begins)[2].partition(ends)[0]
-        == (of_run.partition(begins)[2].partition(ends)[0])
-    )
+    begins = "the site's environment\n"
+    of_check = script.partition(begins)[2].partition("# ----")[2].partition("# ----")[0]
+    assert "on_every_node=(" in of_check
+    assert of_check in of_run
 
 
 def test_a_python_that_is_not_there_fails(tmp_path, study_directory, edit, capsys):
@@ -81,11 +87,15 @@ def test_clocks_are_compared_by_that_of_the_file_system(tmp_path, monkeypatch):
 
 def test_each_problem_is_told_once_with_its_nodes():
     platform = load_study(scripts.CONFIG).platforms["h200"]
-    nodes = [node("a", torch="gone"), node("b", torch="gone"), node("c", sensors="lost")]
+    nodes = [node("a", torch="gone"), node("b", torch="gone"), node("c", compile="no g++")]
     found = {each.part: each for each in check._of_nodes(nodes, platform)}
+    assert found["torch"].held is False
     assert "on a, b: gone" in found["torch"].said
     assert platform.python in found["torch"].said
-    assert found["sensors"].held is True or "on c: lost" in found["sensors"].said
+    # Not every sweep compiles.
+    assert found["compile"].held is None
+    assert "on c: no g++" in found["compile"].said
+    assert found["sensors"].held is True
 
 
 def test_a_profile_without_the_platforms_account_fails(tmp_path):

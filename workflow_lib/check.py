@@ -212,9 +212,11 @@ def _of_nodes(nodes: Sequence[NodeCheck], platform: Platform) -> Iterator[Findin
     }
     for (part, problem), where in wrong.items():
         remedy = f"; install it where {platform.python} finds it: envs/training.txt has versions"
-        is_package = part not in ("sensors", "GPUs")
+        is_package = part not in ("sensors", "GPUs", "compile")
         on = f"on {', '.join(where)}: {problem}"
-        yield Finding(part, False, f"{on}{remedy if is_package else ''}")
+        # Not every sweep compiles.
+        held = None if part == "compile" else False
+        yield Finding(part, held, f"{on}{remedy if is_package else ''}")
     versions = {
         f"Python {node.python}, {', '.join(f'{k} {v}' for k, v in node.packages.items())}"
         for node in nodes

@@ -1,7 +1,7 @@
-"""What the job of a check does on a node: ``python -m workflow_lib.node_check <directory>``.
+"""What the job of a check does on a node: ``python -m workflow_lib.node_check <cell.json>``.
 
-It imports what training needs, opens the sensors, and writes what it found into the directory of
-the check. That also shows that the node can write there.
+It imports what training needs, opens the sensors, and writes what it found beside the file of the
+cell. That also shows that the node can write there.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import argparse
 import importlib
 import os
 import platform
+import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.records import Cell, CheckPaths, NodeCheck, RunPaths
+from workflow_lib.records import Cell, CheckPaths, NodeCheck
 from workflow_lib.telemetry.choice import open_source
 from workflow_lib.telemetry.source import TelemetryError
 
@@ -70,6 +72,12 @@ def check(cell: Cell, directory: Path) -> NodeCheck:
                 f"has {cell.ranks_per_node} ranks: install the build for these GPUs and their "
                 "driver, and let each rank see all GPUs of its node"
             )
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if shutil.which("g++") is None or not header.is_file():
+        problems["compile"] = (
+            f"cells with compile: true cannot run here: they need g++ and {header} (on Debian g++ "
+            "and python3-dev)"
+        )
     return NodeCheck(
         node=node,
         python=platform.python_version(),
@@ -95,14 +103,15 @@ def _imports(packages: dict[str, str]) -> Iterator[tuple[str, str]]:
 def main() -> int:
     """Write what this node has. Returns the exit code: 1 if it could not be written."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.node_check", description=__doc__)
-    parser.add_argument("directory", type=Path)
-    directory = parser.parse_args().directory
+    parser.add_argument("cell", type=Path)
+    path = parser.parse_args().cell
+    directory = path.parent
     try:
-        cell = records.read_record(RunPaths(directory).cell, Cell)
+        cell = records.read_record(path, Cell)
         found = check(cell, directory)
-        path = CheckPaths(directory).node(found.node)
-        records.write_json(path, found)
-        records.read_record(path, NodeCheck)
+        written = CheckPaths(directory).node(found.node)
+        records.write_json(written, found)
+        records.read_record(written, NodeCheck)
     except (OSError, records.RecordError) as error:
         print(f"triptych: {records.node_name()}: {records.said(error)}", file=sys.stderr)
         return 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,22 +25,30 @@ class Site:
     def __init__(self, cluster: Any, directory: Path) -> None:
         self.cluster, self.directory = cluster, directory
 
-    def check(self, *options: str, **changes: Any) -> tuple[int, dict[str, Finding], str]:
-        """Check h200 with some keys changed. Returns the exit code, the findings by their part, and
-        what was printed.
-        """
+    def command(self, *options: str, **changes: Any) -> list[str]:
+        """The command that checks h200 with some keys changed."""
         config, results = self.directory / "config", self.directory / "results"
         study.write(config, **changes)
         command = [sys.executable, "-m", "workflow_lib.check", "--platform", "h200", *options]
+        return [*command, "--config", str(config), "--results", str(results)]
+
+    def environment(self) -> dict[str, str]:
+        """The variables of a shell on a login node."""
+        return dict(self.cluster.environment) | {"TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.5"}
+
+    def check(self, *options: str, **changes: Any) -> tuple[int, dict[str, Finding], str]:
+        """Run that command. Returns the exit code, the findings by their part, and
+        what was printed.
+        """
         done = subprocess.run(
-            [*command, "--config", str(config), "--results", str(results)],
+            self.command(*options, **changes),
             cwd=study.ROOT,
-            env=dict(self.cluster.environment) | {"TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.5"},
+            env=self.environment(),
             capture_output=True,
             text=True,
             check=False,
         )
-        (path,) = results.glob("checks/h200/*/check.json")
+        (path,) = (self.directory / "results").glob("checks/h200/*/check.json")
         found = read_record(path, CheckRecord)
         assert found.passed == (done.returncode == 0 and "--without-job" not in options)
         return done.returncode, {each.part: each for each in found.findings}, done.stdout
@@ -109,6 +121,32 @@ def test_a_python_that_is_not_there_is_told_in_the_words_of_the_job(site):
     assert found["job"].held is False
     assert "/nowhere/python" in found["job"].said
     assert site.nodes() == []
+
+
+def test_ctrl_c_cancels_the_job(site):
+    """While it waits in the queue, as on a busy cluster."""
+    holds = site.directory / "bin" / "sbatch"
+    holds.parent.mkdir()
+    real = shutil.which("sbatch")
+    holds.write_text(f'#!/bin/sh\nexec {real} --hold "$@"\n')
+    holds.chmod(0o755)
+    path = f"{holds.parent}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(
+        site.command(),
+        cwd=study.ROOT,
+        env=site.environment() | {"PATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    job = next(found[1] for line in lines if (found := re.match(r"Job (\d+) was", line)))
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    told = site.cluster.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+    assert told.stdout.strip() in ("CANCELLED", "COMPLETING")
+    assert not list((site.directory / "results").glob("checks/h200/*/check.json"))
 
 
 def test_without_a_job_slurm_is_only_asked(site):

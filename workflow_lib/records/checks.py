@@ -42,7 +42,7 @@ class NodeCheck:
     gpus: tuple[str, ...]
     #: how far the node's clock is ahead of the file system's, s
     clock_ahead_s: float
-    #: a package, "sensors" or "GPUs" → what is wrong with it
+    #: a package, "sensors", "GPUs" or "compile" → what is wrong with it
     problems: Mapping[str, str]
 
 

@@ -100,8 +100,8 @@ _NO_ANSWER = re.compile(
     re.IGNORECASE,
 )
 
-#: the beginning of sbatch's own messages, the last one of --test-only (src/sbatch/sbatch.c of Slurm);
-#: a wrapper's messages begin otherwise
+#: the beginning of sbatch's own messages, the last one with --test-only (src/sbatch/sbatch.c); a
+#: wrapper's messages begin otherwise
 _SLURM_SAYS = re.compile(r"(?:sbatch: (?:(?:error|fatal): )?|allocation failure: )(.*)")
 
 
