@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -108,7 +109,8 @@ def test_a_profile_without_the_platforms_account_fails(tmp_path):
 
     assert held() == [None]
     profile.parent.mkdir()
-    profile.write_text("slurm-no-account: true\n", encoding="utf-8")
+    # Made when the platform had no account.
+    shutil.copy(ROOT / "profiles" / "slurm_h200" / "config.yaml", profile)
     assert held() == [False]
     profile.write_text("default-resources:\n  - slurm_account=ours\n", encoding="utf-8")
     assert held() == []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -92,7 +93,7 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
         yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
     elif platform.account is not None:
         text = profile.read_text(encoding="utf-8")
-        if "slurm_account" not in text:
+        if not re.search(r"^[^#\n]*\bslurm_account\b", text, re.MULTILINE):
             yield Finding(
                 "profile",
                 False,
