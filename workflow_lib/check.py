@@ -94,9 +94,10 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
     elif platform.account is not None:
         text = profile.read_text(encoding="utf-8")
         if not re.search(r"^[^#\n]*\bslurm_account\b", text, re.MULTILINE):
+            # Where the site gives a user a default account, the analysis needs none.
             yield Finding(
                 "profile",
-                False,
+                None,
                 f"{profile} names no account for analysis, and the platform's is "
                 f"{platform.account}: add `- slurm_account={platform.account}` to its "
                 "default-resources and delete slurm-no-account, or delete its directory and let "
