@@ -135,15 +135,12 @@ refuse_unreadable_tokens()
 def say_unchecked():
     """Before the first run on a platform of Slurm: say if no check of its file has passed."""
     name = INVOCATION.platform
-    platform = STUDY.platforms[name]
-    begun = Path(RESULTS, "cells", name).exists()
-    if platform.scheduler != "slurm" or begun or check.is_passed(Path(RESULTS), name, platform):
-        return
-    print(
-        f"No check of platform {name} has passed with the file that it has now: `make check "
-        f"PLATFORM={name}` tries its account, Python, sensors and clocks by a job of a minute",
-        file=sys.stderr,
-    )
+    if check.is_due(Path(RESULTS), name, STUDY.platforms[name]):
+        print(
+            f"No check of platform {name} has passed with the file that it has now: `make check "
+            f"PLATFORM={name}` tries its account, Python, sensors and clocks by a job of a minute",
+            file=sys.stderr,
+        )
 
 
 if workflow.is_main_process:

@@ -73,6 +73,13 @@ def is_passed(results_directory: Path, name: str, platform: Platform) -> bool:
         return False
 
 
+def is_due(results_directory: Path, name: str, platform: Platform) -> bool:
+    """Whether no run on the platform, one of Slurm, was rendered yet, and no check has passed."""
+    begun = (results_directory / "cells" / name).exists()
+    on_slurm = platform.scheduler == "slurm"
+    return on_slurm and not begun and not is_passed(results_directory, name, platform)
+
+
 def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
     """Compare the platform's file with Slurm's partition and with its profile."""
     if platform.partition is not None:
