@@ -27,7 +27,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test-without-torch test-demo demo plan project slots place partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -90,8 +90,8 @@ place: $(VENV)/.installed-analysis ## whether to place CELL's work by its GPUs, 
 	@$(BIN)/python -m workflow_lib.placement place "$(MEASURED)" --cell "$(CELL)" \
 	  --output "results/placements/$(subst /,_,$(CELL))" --write config/sweeps/placed.yaml
 
-partition: $(VENV)/.installed ## whether Slurm says of PLATFORM's partition what its file says
-	@$(BIN)/python -m workflow_lib.partition --platform $(PLATFORM)
+check: $(VENV)/.installed ## whether PLATFORM's file, account, Python, sensors and clocks are right, by a short job
+	@$(BIN)/python -m workflow_lib.check --platform "$(PLATFORM)" $(if $(RESULTS),--results "$(RESULTS)")
 
 status: $(VENV)/.installed ## where every run of RESULTS is, and why runs failed
 	@$(BIN)/python -m workflow_lib.status $(if $(RESULTS),--results "$(RESULTS)")
@@ -130,8 +130,8 @@ claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS,
 	  $(if $(SWEEPS),$(foreach sweep,$(SWEEPS),"$(call sweep_of,$(sweep))"),rebuilt/evidence/*/results/sweeps/*) \
 	  --project config --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
 
-profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
-	@$(PYTHON) profiles/register.py
+profiles: $(VENV)/.installed ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
+	@$(BIN)/python profiles/register.py
 
 # ------------------------------------------------------------------------------ development
 

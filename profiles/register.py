@@ -2,7 +2,7 @@
 ``snakemake --profile slurm_h200`` finds them by name.
 
 A platform of ``config/platforms`` that runs on Slurm and has no profile gets one first, made from
-``slurm.yaml``.
+``slurm.yaml`` with the partition and the account of its file.
 """
 
 import os
@@ -11,31 +11,48 @@ import sys
 from pathlib import Path
 
 PROFILES = Path(__file__).parent
-PLATFORMS = PROFILES.parent / "config" / "platforms"
+CONFIG = PROFILES.parent / "config"
 TEMPLATE = PROFILES / "slurm.yaml"
 
+sys.path.insert(0, str(PROFILES.parent))
 
-def files_of(platform: str) -> dict[str, str]:
+from workflow_lib.config import Platform  # noqa: E402  # found beside this directory
+from workflow_lib.study import ConfigError, load_study, lookup  # noqa: E402
+
+
+def files_of(platform: str, described: Platform) -> dict[str, str]:
     """The files of a Slurm platform's profile, by name."""
     config = TEMPLATE.read_text(encoding="utf-8").replace("PLATFORM", platform)
+    resource = f"slurm_partition={described.partition}"
+    if described.account is not None:
+        config = re.sub(r"(#.*\n)slurm-no-account: true\n", "", config)
+        resource += f"\n  - slurm_account={described.account}"
+    config = config.replace("slurm_partition=PARTITION", resource)
     return {
         "config.yaml": config,
         "platform.yaml": f"# The platform that this profile measures.\nplatform: {platform}\n",
     }
 
 
-def make_missing() -> None:
-    """Write a profile for each platform on Slurm that has none; one that is there is left alone."""
-    for path in sorted(PLATFORMS.glob("*.yaml")):
+def make_missing() -> list[str]:
+    """Write a profile for each platform on Slurm that has none; one that is there is left alone.
+
+    Returns the mistakes in files of platforms.
+    """
+    mistakes, platforms = [], load_study(CONFIG).platforms
+    for path in sorted((CONFIG / "platforms").glob("*.yaml")):
         directory = PROFILES / f"slurm_{path.stem}"
-        on_slurm = re.search(
-            r"^scheduler: *[\"']?slurm\b", path.read_text(encoding="utf-8"), re.MULTILINE
-        )
-        if on_slurm and not directory.exists():
+        try:
+            described = lookup("platform", path.stem, platforms)
+        except ConfigError as error:
+            mistakes.append(str(error))
+            continue
+        if described.scheduler == "slurm" and not directory.exists():
             directory.mkdir()
-            for name, text in files_of(path.stem).items():
+            for name, text in files_of(path.stem, described).items():
                 (directory / name).write_text(text, encoding="utf-8")
             print(f"{directory} made")
+    return mistakes
 
 
 def link(profile: Path, directory: Path) -> str:
@@ -59,12 +76,12 @@ def link(profile: Path, directory: Path) -> str:
 def main() -> int:
     """Returns the exit code. A profile of the same name that is not ours is left alone."""
     try:
-        make_missing()
+        problems = make_missing()
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         directory = home / "snakemake"
         directory.mkdir(parents=True, exist_ok=True)
         profiles = sorted(path.parent for path in PROFILES.glob("*/config.yaml"))
-        problems = [problem for profile in profiles if (problem := link(profile, directory))]
+        problems += [problem for profile in profiles if (problem := link(profile, directory))]
     except (OSError, RuntimeError) as error:  # Path.home() raises the latter
         problems = [
             f"{error}; links to profiles are made below XDG_CONFIG_HOME or HOME: set HOME or "

@@ -23,7 +23,7 @@ except ImportError:
         "the package is not here: `pip install` the version of these rules, or run in a clone"
     ) from None
 
-from workflow_lib import cells, order, results
+from workflow_lib import cells, check, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.launch.owner.other_users import why_only_read
 from workflow_lib.records import TABLES, owner_in_the_way
@@ -176,6 +176,21 @@ def refuse_unreadable_tokens():
 
 
 refuse_unreadable_tokens()
+
+
+def say_unchecked():
+    """Before the first run on a platform of Slurm: say if no check of its file has passed."""
+    name = INVOCATION.platform
+    if check.is_due(Path(RESULTS), name, STUDY.platforms[name]):
+        print(
+            f"No check of platform {name} has passed with the file that it has now: `make check "
+            f"PLATFORM={name}` tries its account, Python, sensors and clocks by a job of a minute",
+            file=sys.stderr,
+        )
+
+
+if workflow.is_main_process:
+    say_unchecked()
 
 
 wildcard_constraints:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+#: what a shell would complete: no variable and no path of the configuration may hold it
+FOR_A_SHELL = ("~", "~root", "$HOME", "${IFS}", "a${IFS}b", "$IFS$9")
+
 HOSTILE = (
     "with space",
     " leading space",

@@ -37,12 +37,11 @@ BOMB = "\n".join(
         (BOMB, "over 100000 values, with its aliases"),
         ("a: &a [*a]", "an alias stands for a list or mapping that it lies in"),
         ("[" * 5000, "lists and mappings lie more than 16 deep"),
-        ("a: 2026-99-99", "it holds a value that is none"),
         ("a: " + "9" * 5000, "it holds a value that is none"),
         ("a: b\n" * 60_000, "over 256 KiB, more than a file of the configuration has"),
         ("a: b\0", "not valid YAML"),
     ],
-    ids=["aliases", "cycle", "depth", "date", "number", "size", "null"],
+    ids=["aliases", "cycle", "depth", "number", "size", "null"],
 )
 def test_yaml_that_would_take_for_ever_is_refused(study_directory, text, said):
     (study_directory / "models" / "hostile.yaml").write_text(text, encoding="utf-8")

@@ -145,6 +145,44 @@ def test_run_says_what_is_wrong(argv, said, monkeypatch, capsys):
     assert said in capsys.readouterr().err
 
 
+class RanError(Exception):
+    """The process would have become Snakemake."""
+
+
+@pytest.mark.parametrize(
+    ("argv", "failed", "checked", "ran"),
+    [
+        (["smoke-h200"], 0, ["h200"], True),
+        (["smoke-h200"], 1, ["h200"], False),
+        (["smoke-h200", "--dry-run"], 1, [], True),
+        (["smoke-local"], 1, [], True),
+    ],
+)
+def test_the_first_run_on_a_platform_of_slurm_waits_for_its_check(
+    argv, failed, checked, ran, tmp_path, monkeypatch
+):
+    def became(*_: object) -> None:
+        raise RanError
+
+    asked = []
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("os.execv", became)
+    monkeypatch.setattr("workflow_lib.check.main", lambda given: asked.append(given[1]) or failed)
+    run = ["run", *argv, "--results", str(tmp_path)]
+    if ran:
+        with pytest.raises(RanError):
+            command.main(run)
+    else:
+        assert command.main(run) == failed
+    assert asked == checked
+    # Where runs were rendered before, jobs have started.
+    asked.clear()
+    (tmp_path / "cells" / "h200").mkdir(parents=True)
+    with pytest.raises(RanError):
+        command.main(run)
+    assert asked == []
+
+
 def test_run_says_where_snakemakes_cache_could_be(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     # Nobody may make a directory below a file, not even root.

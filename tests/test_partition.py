@@ -1,7 +1,5 @@
 """What a platform's file says of its partition, against what sinfo says."""
 
-import sys
-
 import pytest
 
 from tests.launch import scripts
@@ -39,7 +37,8 @@ def differences(tmp_path, slurm):
         slurm(printed, hosts)
         platform = scripts.platform(tmp_path, "h200", **changes)
         nodes = partition.nodes_of(platform.partition, platform.exclude_nodes)
-        return list(partition.differences(platform, nodes))
+        down = partition.unavailable(platform, nodes)
+        return [*partition.differences(platform, nodes), *([down] if down else [])]
 
     return find
 
@@ -123,19 +122,6 @@ def test_slurms_time_limits_are_understood(slurm, told, minutes):
     slurm([line.replace("1-00:00:00", told) for line in lines(1)])
     (node,) = partition.nodes_of("h200", ())
     assert node.time_limit_min == minutes
-
-
-def test_the_command_names_the_file(slurm, monkeypatch, capsys):
-    config = str(scripts.CONFIG)
-    monkeypatch.setattr(sys, "argv", ["partition", "--config", config, "--platform", "h200"])
-    slurm(lines(3))
-    assert partition.main() == 1
-    assert f"{config}/platforms/h200.yaml: nodes: 4, but" in capsys.readouterr().out
-    slurm(lines())
-    assert partition.main() == 0
-    monkeypatch.setattr(sys, "argv", ["partition", "--config", config, "--platform", "local"])
-    assert partition.main() == 1
-    assert "local has no partition" in capsys.readouterr().err
 
 
 def test_without_slurm_the_message_says_where_to_run(monkeypatch, tmp_path):

@@ -26,7 +26,7 @@ from workflow_lib.records import PLAN, cell_axes, identity
 from workflow_lib.report.numbers import significant
 from workflow_lib.report.page.page import planned_row as page_row
 from workflow_lib.results import run_directory
-from workflow_lib.study import load_study
+from workflow_lib.study import ConfigError, load_study
 
 STUDY = load_study(Path("config"))
 SWEEPS = cells.expand_study(STUDY)
@@ -138,6 +138,83 @@ def test_half_a_gpu_hour_is_not_none(hours, shown):
     text = describe(rows.with_columns(pl.lit(hours).alias("gpu_hours")))
     assert f"Estimated GPU-hours: {shown}.\n" in text
     assert lines_of(text, "cell")[0]["GPU-hours"] == shown
+
+
+def mine(directory: Path, **changes: object) -> Path:
+    """A new site's platform, which no sweep names."""
+    plain = yaml.safe_load((directory / "platforms" / "h200.yaml").read_text())
+    path = directory / "platforms" / "mine.yaml"
+    path.write_text(yaml.safe_dump(plain | changes))
+    return path
+
+
+def test_a_platform_that_no_sweep_names_has_smoke_and_slots(study_directory, capsys, monkeypatch):
+    mine(study_directory, nodes=3, gpus_per_node=6, airflow=["unknown"] * 6)
+    config = ("--config", str(study_directory))
+    text = printed(capsys, monkeypatch, *config, "--platform", "mine")
+    rows = lines_of(text, "cell")
+    assert {(row["sweeps"], row["nodes"], row["GPUs"]) for row in rows} == {
+        ("smoke-mine", "2", "12"),
+        ("slots-mine", "1", "6"),
+    }
+
+
+def test_a_sweep_for_all_that_a_platform_cannot_run_is_no_mistake(
+    study_directory, capsys, monkeypatch
+):
+    # A node's only GPU has none beside it.
+    mine(study_directory, nodes=1, gpus_per_node=1, airflow=["unknown"])
+    config = ("--config", str(study_directory))
+    text = printed(capsys, monkeypatch, *config, "--platform", "mine")
+    assert "smoke-mine" not in text  # a plan of one sweep names it nowhere
+    assert "slots-mine" not in text
+    assert {row["GPUs"] for row in lines_of(text, "cell")} == {"1"}
+    monkeypatch.setattr("sys.argv", ["plan", *config, "--sweep", "slots-mine"])
+    assert plan.main() == 1
+    assert "no cell on mine" in capsys.readouterr().err
+
+
+def test_smoke_is_for_every_platform_and_slots_for_those_with_gpus_side_by_side():
+    for name, platform in STUDY.platforms.items():
+        assert SWEEPS[f"smoke-{name}"].can_run
+        assert SWEEPS[f"slots-{name}"].can_run == (
+            platform.gpus_per_node > 1 and platform.gpu_memory_gb is not None
+        )
+
+
+def test_a_mistake_in_the_file_of_a_platform_that_no_sweep_names_is_told(
+    study_directory, capsys, monkeypatch
+):
+    path = mine(study_directory, time_limit_max_min="48:00:00")
+    arguments = ["plan", "--config", str(study_directory), "--platform", "mine"]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert plan.main() == 1
+    assert f"{path}: time_limit_max_min: " in capsys.readouterr().err
+
+
+def test_a_platform_without_a_sweep_is_told_where_to_name_it(three_sweeps, capsys, monkeypatch):
+    mine(three_sweeps)
+    monkeypatch.setattr("sys.argv", ["plan", "--config", str(three_sweeps), "--platform", "mine"])
+    assert plan.main() == 1
+    assert str(three_sweeps / "sweeps") in capsys.readouterr().err
+
+
+def test_a_sweep_for_all_platforms_keeps_its_name_where_there_is_only_one(study_directory):
+    for path in (study_directory / "platforms").glob("*.yaml"):
+        if path.stem != "h200":
+            path.unlink()
+    study = load_study(study_directory, lambda name, _: name == "slots")
+    only = replace(study, sweeps={"slots": study.sweeps["slots"]})
+    assert list(cells.expand_study(only)) == ["slots-h200"]
+    named = {path.name for path in study.files_of("slots", "h200")}
+    assert named == {"slots.yaml", "h200.yaml", "llama3-8b.yaml", "synthetic.yaml"}
+
+
+def test_an_entry_has_gpus_or_nodes(study_directory, edit):
+    path = edit("sweeps/smoke.yaml", "gpt3-tiny, nodes: 2", "gpt3-tiny, nodes: 2, gpus: 4")
+    with pytest.raises(ConfigError, match=r"matrix\.1: give either gpus or nodes") as caught:
+        load_study(study_directory)
+    assert str(path) in str(caught.value)
 
 
 # ------------------------------------------------------------------------------- the plan as text

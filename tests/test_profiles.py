@@ -6,22 +6,49 @@ import importlib.util
 import shutil
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT
+from workflow_lib.study import load_study
 
 _spec = importlib.util.spec_from_file_location("register", ROOT / "profiles" / "register.py")
 register = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(register)
 
 
+PLATFORMS = load_study(ROOT / "config").platforms
+
+
 @pytest.mark.parametrize(
-    "platform", ["h100", "h100x1", "h200", "h200x1", "h200x4", "h200x8", "mi250"]
+    "platform", [name for name, each in PLATFORMS.items() if each.scheduler == "slurm"]
 )
 def test_a_slurm_profile_is_what_its_template_says(platform):
     directory = ROOT / "profiles" / f"slurm_{platform}"
     assert {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()} == (
-        register.files_of(platform)
+        register.files_of(platform, PLATFORMS[platform])
     )
+
+
+def test_a_profile_has_the_partition_and_the_account_of_its_platform(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    path = tmp_path / "config" / "platforms" / "h200.yaml"
+    text = path.read_text(encoding="utf-8").replace("account: null", "account: '0012'  # of ours")
+    path.with_name("mine.yaml").write_text(text.replace("partition: h200", "partition: big"))
+    (tmp_path / "profiles").mkdir()
+    monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
+    monkeypatch.setattr(register, "CONFIG", tmp_path / "config")
+    assert register.make_missing() == []
+
+    def of(platform):
+        made = tmp_path / "profiles" / f"slurm_{platform}" / "config.yaml"
+        return yaml.safe_load(made.read_text(encoding="utf-8"))
+
+    with_account, without = of("mine"), of("h200")
+    assert {"slurm_partition=big", "slurm_account=0012"} <= {*with_account["default-resources"]}
+    assert "slurm-no-account" not in with_account
+    assert without["slurm-no-account"] is True
+    assert "slurm_partition=h200" in without["default-resources"]
+    assert not any("slurm_account" in each for each in without["default-resources"])
 
 
 def test_a_new_platform_gets_a_profile_and_one_that_is_there_is_left_alone(tmp_path, monkeypatch):
@@ -32,7 +59,7 @@ def test_a_new_platform_gets_a_profile_and_one_that_is_there_is_left_alone(tmp_p
     mine = tmp_path / "profiles" / "slurm_h200" / "config.yaml"
     mine.write_text("# mine\n", encoding="utf-8")
     monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
-    monkeypatch.setattr(register, "PLATFORMS", platforms)
+    monkeypatch.setattr(register, "CONFIG", platforms.parent)
     monkeypatch.setattr(register, "TEMPLATE", tmp_path / "profiles" / "slurm.yaml")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     assert register.main() == 0
@@ -46,7 +73,7 @@ def test_a_new_platform_gets_a_profile_and_one_that_is_there_is_left_alone(tmp_p
 
 def test_without_a_home_to_write_to_it_says_what_to_do(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("", encoding="utf-8")
-    monkeypatch.setattr(register, "make_missing", lambda: None)
+    monkeypatch.setattr(register, "make_missing", lambda: [])
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     assert register.main() == 1
     said = capsys.readouterr().err
@@ -54,10 +81,16 @@ def test_without_a_home_to_write_to_it_says_what_to_do(tmp_path, monkeypatch, ca
     assert "--profile" in said
 
 
-@pytest.mark.parametrize("written", ["slurm", "'slurm'", '"slurm"  # of the site'])
-def test_a_platform_on_slurm_is_one_however_its_file_quotes_it(tmp_path, monkeypatch, written):
-    (tmp_path / "mine.yaml").write_text(f"scheduler: {written}\n", encoding="utf-8")
-    monkeypatch.setattr(register, "PROFILES", tmp_path)
-    monkeypatch.setattr(register, "PLATFORMS", tmp_path)
-    register.make_missing()
-    assert (tmp_path / "slurm_mine" / "config.yaml").is_file()
+def test_a_platform_with_a_mistake_is_named_and_the_others_get_their_profiles(
+    study_directory, tmp_path, monkeypatch, capsys
+):
+    broken = study_directory / "platforms" / "broken.yaml"
+    broken.write_text("scheduler: slurm\n", encoding="utf-8")
+    (tmp_path / "profiles").mkdir()
+    monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
+    monkeypatch.setattr(register, "CONFIG", study_directory)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    assert register.main() == 1
+    assert f"{broken}: " in capsys.readouterr().err
+    assert (tmp_path / "profiles" / "slurm_h200" / "config.yaml").is_file()
+    assert not (tmp_path / "profiles" / "slurm_broken").exists()

@@ -29,6 +29,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "plan": Command("plan", "what would run, what it would cost, and what cannot run"),
+    "check": Command("check", "whether a platform's jobs will start, before one does"),
     "run": Command("run", "run sweeps, with Snakemake; in a clone of the repository"),
     "status": Command("status", "where every run is, and why runs failed"),
     "watch": Command("watch", "runs in the terminal as they go: steps, speed, power, heat"),

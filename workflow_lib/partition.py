@@ -1,25 +1,17 @@
-"""Compares a platform's file with what Slurm says of its partition.
-
-``python -m workflow_lib.partition --platform h200``, on a login node, lists the keys that differ
-and the values of Slurm. That takes less than a minute, while a refused job may have queued for a
-day.
+"""Compares a platform's file with what Slurm says of its partition: the keys that differ, and the
+values of Slurm.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workflow_lib import commands
-from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.config import Platform
-from workflow_lib.options import add_config
+from workflow_lib.config import Platform, sbatch
 from workflow_lib.records import shown
-from workflow_lib.study import ConfigError, load_study, lookup
 from workflow_lib.words import counted
 
 #: sinfo's format: of each node its name, CPUs, memory, GPUs, features and state; of its partition
@@ -91,21 +83,32 @@ def differences(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
         )
     if most_nodes is not None and platform.nodes > most_nodes:
         yield f"nodes: {platform.nodes}, but a job may have at most {most_nodes} here"
-    feature = platform.constraint or ""
-    # A constraint with operators is not checked.
-    if re.fullmatch(r"[A-Za-z0-9_.-]+", feature):
-        featured = [node for node in nodes if feature in node.features]
-        if not featured:
-            known = sorted(set().union(*(node.features for node in nodes)))
-            yield f"constraint: {feature}, but the nodes' features are {_listed(known)}"
-        nodes = featured or nodes
+    featured = _featured(platform, nodes)
+    if not featured:
+        known = sorted(set().union(*(node.features for node in nodes)))
+        yield f"constraint: {platform.constraint}, but the nodes' features are {_listed(known)}"
+    nodes = featured or nodes
     yield from _of_each_node(platform, nodes)
-    up = [node for node in nodes if not _DOWN.search(node.state)]
     if len(nodes) < platform.nodes:
         yield f"nodes: {platform.nodes}, but there are {len(nodes)} that jobs may have"
-    elif len(up) < platform.nodes:
-        down = sorted(node.name for node in nodes if node not in up)
-        yield f"nodes: {platform.nodes}, but only {len(up)} are up now; down: {_listed(down)}"
+
+
+def unavailable(platform: Platform, nodes: Sequence[Node]) -> str | None:
+    """A message if too few nodes are up now, although there are enough; else None."""
+    nodes = _featured(platform, nodes) or nodes
+    down = sorted(node.name for node in nodes if _DOWN.search(node.state))
+    up = len(nodes) - len(down)
+    if len(nodes) < platform.nodes or up >= platform.nodes:
+        return None
+    return f"nodes: {platform.nodes}, but only {up} are up now; down: {_listed(down)}"
+
+
+def _featured(platform: Platform, nodes: Sequence[Node]) -> Sequence[Node]:
+    """The nodes with the platform's feature; all if it asks for none, or by operators."""
+    feature = platform.constraint or ""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", feature):
+        return nodes
+    return [node for node in nodes if feature in node.features]
 
 
 def _of_each_node(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
@@ -141,6 +144,7 @@ def _of_each_node(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
 def _node(line: re.Match[str]) -> Node:
     name, cpus, memory, gres, features, state, limit, size = line.groups()
     gpus: dict[str, int] = {}
+    limit_s = sbatch.seconds(limit)
     for kind, number in re.findall(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)", gres):
         gpus[kind] = gpus.get(kind, 0) + int(number)
     most = size.rpartition("-")[2]
@@ -151,20 +155,9 @@ def _node(line: re.Match[str]) -> Node:
         gpus=gpus,
         features=frozenset(features.split(",")),
         state=state,
-        time_limit_min=_minutes(limit),
+        time_limit_min=None if limit_s is None else limit_s / 60,
         most_nodes=int(most) if most.isdecimal() else None,
     )
-
-
-def _minutes(limit: str) -> float | None:
-    """A time limit of sinfo, ``days-hours:minutes:seconds`` or its end, in minutes; None if it is
-    not a time, such as "infinite".
-    """
-    days, _, clock = limit.rpartition("-")
-    if not re.fullmatch(r"\d+(:\d+){0,2}", clock):
-        return None
-    hours, minutes, seconds = [0, 0, *map(int, clock.split(":"))][-3:]
-    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -186,30 +179,3 @@ def _output(*command: str) -> str:
             "its login node"
         )
     return done.output
-
-
-@ends_quietly
-def main() -> int:
-    """Print the differences. Returns the exit code: 0 if the file and Slurm agree, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.partition", description=__doc__)
-    add_config(parser)
-    parser.add_argument("--platform", required=True, help="a name of config/platforms")
-    arguments = parser.parse_args()
-    try:
-        platform = lookup("platform", arguments.platform, load_study(arguments.config).platforms)
-        if platform.partition is None:
-            raise ConfigError(f"{arguments.platform} has no partition: it is this machine")
-        found = list(differences(platform, nodes_of(platform.partition, platform.exclude_nodes)))
-    except (ConfigError, NoAnswerError) as error:
-        print(f"triptych: {error}", file=sys.stderr)
-        return 1
-    path = arguments.config / "platforms" / f"{arguments.platform}.yaml"
-    for difference in found:
-        print(f"{path}: {difference}")
-    if not found:
-        print(f"{path}: partition {platform.partition} is as it says")
-    return int(bool(found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

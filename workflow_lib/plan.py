@@ -99,28 +99,34 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any]:
 def of_platform(
     study: Study, sweeps: Views, platform: str
 ) -> tuple[list[Sweep], dict[str, ConfigError]]:
-    """The sweeps of a platform; and name → mistake of those that have one, or of which a file does
-    not tell the platform. Raises ConfigError if there are neither.
+    """The sweeps of a platform, without those for all platforms that it can run no cell of; and
+    name → mistake of those that have one, or of which a file does not tell the platform. Raises
+    ConfigError for a mistake in the platform's file, and if there are neither.
     """
+    lookup("platform", platform, study.platforms)
     views = {
         view_of(name, spec, platform)
         for name, spec in study.sweeps.items()
-        if platform in spec.platforms
+        if platform in study.platforms_of(spec)
     }
     planned = []
     bad = {
         name: error for name, error in sweeps.bad.items() if name in views | study.sweeps.bad.keys()
     }
     for sweep in (each for each in sweeps.values() if each.platform == platform):
+        if study.sweeps[sweep.spec].is_for_all and not sweep.can_run:
+            continue
         try:
             refuse_idle(sweep, study.directory)
         except ConfigError as error:
             bad[sweep.name] = error
         else:
             planned.append(sweep)
-    if not views and not bad:
-        there = {each for spec in study.sweeps.values() for each in spec.platforms}
-        lookup("platform with a sweep", platform, dict.fromkeys(there))
+    if not planned and not bad:
+        raise ConfigError(
+            f"no sweep has a cell that {platform} can run; name it among the platforms of a sweep "
+            f"in {study.directory / 'sweeps'}"
+        )
     return planned, bad
 
 
@@ -148,7 +154,7 @@ def refuse_idle(sweep: Sweep, directory: Path) -> None:
             f"{path}: it has no cell on {sweep.platform}: its exclude leaves all of them out, "
             "or no entry of its matrix is for this platform"
         )
-    if not any(planned.feasible for planned in sweep.cells):
+    if not sweep.can_run:
         first = sweep.cells[0]
         raise ConfigError(
             f"{path}: none of its {counted(len(sweep.cells), 'cell')} can run on "

@@ -66,6 +66,11 @@ def comparisons(results: Path, sweep: str = "*") -> list[Path]:
     return sorted(each for each in found if each.is_dir())
 
 
+def check_directory(results: Path, platform: str, digest: str) -> Path:
+    """The directory of the check of a platform whose content has this digest."""
+    return results / "checks" / platform / digest
+
+
 def array_directory(results: Path, name: str) -> Path:
     """The directory of a job array: its script, and a copied script and a link for each run."""
     return results / "arrays" / name

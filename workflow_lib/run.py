@@ -2,7 +2,8 @@
 
 ``triptych run smoke-h200`` has Snakemake measure that sweep and make its tables, figures and
 report, with the profile slurm_h200. ``triptych run --platform h200`` runs all sweeps of
-config/config.yaml for that platform. The command prints Snakemake's command and becomes it. With
+config/config.yaml for that platform. The command prints Snakemake's command and becomes it. Before
+the first run on a platform of Slurm it checks the platform, as ``triptych check`` does. With
 ``--brief``, Snakemake's log goes to a file, and a few lines show the progress. Options after two
 hyphens are Snakemake's.
 """
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workflow_lib import cells, checkout, results
+from workflow_lib import cells, check, checkout, results
 from workflow_lib.brief import follow
 from workflow_lib.config import Invocation, Platform
 from workflow_lib.records import RecordError, bounds, said
@@ -56,9 +57,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 
 def snakemake_command(
     chosen: argparse.Namespace, rest: Sequence[str], invocation: Invocation
-) -> list[str]:
-    """Snakemake's command for the options ``chosen``. ``invocation`` is config/config.yaml, and
-    ``rest`` are Snakemake's own options.
+) -> tuple[list[str], str]:
+    """Snakemake's command for the options ``chosen``, and the name of the platform. ``invocation``
+    is config/config.yaml, and ``rest`` are Snakemake's own options.
 
     Raises ConfigError if a name is wrong, if no platform or several are meant, or if options
     contradict each other. Raises RecordError and OSError if the configuration cannot be read.
@@ -85,7 +86,7 @@ def snakemake_command(
         files = dict.fromkeys(sweeps[each].spec for each in chosen.sweeps)
         given.append(f"sweeps=[{','.join(files)}]")
     command += ["--config", *given] if given else []
-    return [*command, *(["--dry-run"] if chosen.dry_run else []), *rest]
+    return [*command, *(["--dry-run"] if chosen.dry_run else []), *rest], name
 
 
 def _platform(
@@ -152,13 +153,20 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         clone = checkout.here()
         path = clone / _INVOCATION
         invocation = checked(str(path), Invocation, plain_of(path))
-        command = snakemake_command(chosen, given[end + 1 :], invocation)
+        command, platform = snakemake_command(chosen, given[end + 1 :], invocation)
         _refuse_unknown_user()
         _refuse_without_cache()
         root = chosen.results or Path(invocation.results_directory)
         if broken := results.broken_link(root.absolute()):
             raise ConfigError(broken)
         print(shlex.join(["snakemake", *command[3:]]), flush=True)
+        configuration = chosen.config or Path(invocation.config_directory)
+        described = lookup("platform", platform, load_study(configuration).platforms)
+        if not chosen.dry_run and check.is_due(root, platform, described):
+            where = ("--config", str(configuration), "--results", str(root))
+            if code := check.main(["--platform", platform, *where]):
+                print("Nothing was run; `snakemake` itself runs without a check", file=sys.stderr)
+                return code
         if chosen.brief:
             return follow(command, root, chosen.sweeps, clone)
         # exec, not a child process: so Snakemake gets Ctrl-C, and its exit code is the command's.

@@ -80,14 +80,21 @@ class Study:
         kinds = (self.models, self.platforms, self.data, self.sweeps)
         return tuple(error for files in kinds for error in files.bad.values())
 
-    def files_of(self, sweep: str) -> tuple[Path, ...]:
-        """A sweep's file and the files that it refers to, as paths below ``directory``."""
+    def platforms_of(self, spec: SweepSpec) -> tuple[str, ...]:
+        """The names of a sweep's platforms, those whose files have a mistake among them."""
+        every = (*self.platforms, *self.platforms.bad)
+        return every if spec.is_for_all else spec.platforms
+
+    def files_of(self, sweep: str, platform: str) -> tuple[Path, ...]:
+        """A sweep's file and the files that it refers to, as paths below ``directory``; of a sweep
+        for all platforms only the file of ``platform``.
+        """
         spec = self.sweeps[sweep]
         models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
         named = {
             "data": set(spec.all_data),
             "models": {name for model in models if model is not None for name in values(model)},
-            "platforms": {*spec.platforms},
+            "platforms": {platform} if spec.is_for_all else {*spec.platforms},
             "sweeps": {sweep},
         }
         return tuple(
@@ -242,9 +249,10 @@ def check_references(sweep: SweepSpec, study: Study) -> None:
                     f"{key}: no {kind} is called {name!r}; {remedy(kind, name, known)}"
                 )
 
-    check("platforms", "platform", sweep.platforms, study.platforms)
+    platforms = study.platforms_of(sweep)
+    check("platforms", "platform", platforms, study.platforms)
     if sweep.protocol.cool_down:
-        _check_idle_temperatures("protocol", sweep.platforms, study)
+        _check_idle_temperatures("protocol", platforms, study)
     check("data", "data", [sweep.data], study.data)
     for number, entry in enumerate(sweep.matrix):
         check(f"matrix.{number}.models", "model", values(entry.models), study.models)
@@ -254,20 +262,21 @@ def check_references(sweep: SweepSpec, study: Study) -> None:
                 f"matrix.{number}.platforms",
                 "platform of this sweep",
                 values(entry.platforms),
-                sweep.platforms,
+                platforms,
             )
         if entry.cool_down:
-            where = sweep.platforms if entry.platforms is None else values(entry.platforms)
+            where = platforms if entry.platforms is None else values(entry.platforms)
             _check_idle_temperatures(f"matrix.{number}", where, study)
     for number, exclusion in enumerate(sweep.exclude):
         if exclusion.data is not None:
             check(f"exclude.{number}.data", "data", values(exclusion.data), study.data)
         if exclusion.model is not None:
             check(f"exclude.{number}.model", "model", values(exclusion.model), study.models)
-        if exclusion.platform is not None:
+        # A sweep for all platforms may leave out one that is not there, as in an archive.
+        if exclusion.platform is not None and not sweep.is_for_all:
             check(
                 f"exclude.{number}.platform",
                 "platform of this sweep",
                 values(exclusion.platform),
-                sweep.platforms,
+                platforms,
             )

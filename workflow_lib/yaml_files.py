@@ -6,6 +6,7 @@ checked.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ class YamlFileError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """A loader that refuses YAML with too many levels while it reads it."""
+    """A loader that refuses YAML with too many levels while it reads it.
+
+    Its numbers are decimal, as YAML 1.2 has them. YAML 1.1 takes 48:00:00 for 172800, 010 for 8,
+    1e-4 for text and 2026-11-25 for a date.
+    """
 
     depth = 0
 
@@ -31,6 +36,24 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
+
+
+_OF_1_1 = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _OF_1_1]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)$"), "-+0123456789"
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"([-+]?(\.[0-9]+|[0-9]+\.[0-9]*|(?:0|[1-9][0-9]*)(?=[eE]))([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    ),
+    "-+.0123456789",
+)
 
 
 def _too_deep() -> str:

@@ -39,7 +39,7 @@ _REQUESTS = {
     "gpu_request": "gres",
     "exclusive": False,
     "modules": ["cuda/12.8", "openmpi/5.0"],
-    "environment": {"NCCL_DEBUG": "WARN", "NCCL_IB_HCA": "=mlx5_0:1", "GREETING": "it's $HOME"},
+    "environment": {"NCCL_DEBUG": "WARN", "NCCL_IB_HCA": "=mlx5_0:1", "GREETING": "it's $(HOME)"},
 }
 _VARIANTS = {
     "h200-apptainer": _REQUESTS

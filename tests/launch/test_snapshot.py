@@ -19,7 +19,7 @@ from workflow_lib.launch.script import snapshot
 #: the modules that job.sh, the launchers and the limits' guard start
 ENTRIES = (
     *("launch.job.node", "launch.job.rank", "launch.job.rank_watch"),
-    *("telemetry.__main__", "telemetry.limits", "training.__main__"),
+    *("telemetry.__main__", "telemetry.limits", "training.__main__", "node_check"),
 )
 
 

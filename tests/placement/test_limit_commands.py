@@ -30,7 +30,7 @@ def study(study_directory, edit):
     slots = yaml.safe_load(path.read_text(encoding="utf-8"))
     # Interleaved, so that layers cannot move and stages wait for the one with the head.
     matrix = [entry | {"virtual_stages": 2, "global_batch_size": 128} for entry in example()]
-    limits = slots | {"platforms": ["h200x4"], "matrix": matrix}
+    limits = slots | {"platforms": ["h200x4"], "matrix": matrix, "exclude": []}
     # Means nothing in the cell that is placed, so that its sweep cannot have it.
     limits["training"]["lora_rank"] = 8
     matrix.append(matrix[-1] | {"workload": "lora"})

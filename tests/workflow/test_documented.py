@@ -9,6 +9,9 @@ import pytest
 
 from tests.test_docs import PAGES
 from tests.workflow.conftest import copy
+from workflow_lib import check
+from workflow_lib.records import CheckPaths, CheckRecord, write_json
+from workflow_lib.study import load_study, lookup
 
 #: in backticks, or a line of a block of commands
 COMMANDS = re.compile(r"snakemake (--profile (?:profiles/)?slurm_[^`#\n]*)")
@@ -59,6 +62,23 @@ def test_a_documented_command_finds_runs_to_make(command, clone):
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert re.search(r"^(run|render)\s+\d+$", said, flags=re.MULTILINE), said
+
+
+@pytest.mark.slow
+def test_a_platform_of_slurm_that_no_check_passed_is_told_before_its_first_run(clone):
+    asked = ("results/sweeps/smoke-h100x1/plan.parquet", "--dry-run", "--profile")
+    command = "make check PLATFORM=h100x1"
+    assert command in clone.snakemake(*asked, "profiles/slurm_h100x1").stderr
+    platform = lookup("platform", "h100x1", load_study(clone.directory / "config").platforms)
+    results = clone.directory / "results"
+    passed = CheckPaths(check.directory_of(results, "h100x1", platform)).result
+    write_json(passed, CheckRecord("h100x1", 0.0, True, ()))
+    done = clone.snakemake(*asked, "profiles/slurm_h100x1")
+    assert done.returncode == 0, done.stderr
+    assert command not in done.stderr
+    # The check was of the file as it was.
+    clone.edit("config/platforms/h100x1.yaml", "account: null", "account: ours")
+    assert command in clone.snakemake(*asked, "profiles/slurm_h100x1").stderr
 
 
 @pytest.mark.slow

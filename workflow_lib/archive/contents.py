@@ -63,7 +63,7 @@ def files_of(
     for pattern in _OF_CHECKOUT:
         for path in checkout.glob(pattern):
             files[path.relative_to(checkout).as_posix()] = path
-    for path in study.files_of(sweep.spec):
+    for path in study.files_of(sweep.spec, sweep.platform):
         files[f"{CONFIGURATION}/{path.as_posix()}"] = study.directory / path
     directories = [results.sweep_paths(results_directory, sweep.name).directory]
     for cell, run, paths in runs_of(sweep, results_directory):

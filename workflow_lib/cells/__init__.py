@@ -17,6 +17,7 @@ from workflow_lib.cells.matrix import LIMITS, is_excluded, points, refuse_too_ma
 from workflow_lib.cells.resolution import (
     degrees_of,
     for_each_gpu,
+    gpus_of,
     plainest,
     training_of,
     undivided,
@@ -70,6 +71,11 @@ class Sweep:
     #: numbers of the entries of ``exclude`` that fit no cell on any of the file's platforms
     idle_exclusions: tuple[int, ...] = ()
 
+    @property
+    def can_run(self) -> bool:
+        """Whether any cell of it can run."""
+        return any(planned.feasible for planned in self.cells)
+
 
 class Views(Files[Sweep]):
     """Name → sweep, for those without a mistake; ``bad`` has the others, a file that cannot be read
@@ -86,7 +92,8 @@ class Views(Files[Sweep]):
 
 def view_of(name: str, spec: SweepSpec, platform: str) -> str:
     """What a sweep, by its file's name, is called on one of its platforms."""
-    return name if len(spec.platforms) == 1 else f"{name}-{platform}"
+    is_one = len(spec.platforms) == 1 and not spec.is_for_all
+    return name if is_one else f"{name}-{platform}"
 
 
 def expand_study(study: Study) -> Views:
@@ -98,7 +105,7 @@ def expand_study(study: Study) -> Views:
     for name, spec in study.sweeps.items():
         used: set[int] = set()
         of_file: dict[str, tuple[str, tuple[PlannedCell, ...]]] = {}
-        for platform in spec.platforms:
+        for platform in study.platforms_of(spec):
             view = view_of(name, spec, platform)
             try:
                 check_references(spec, study)
@@ -107,7 +114,7 @@ def expand_study(study: Study) -> Views:
                 path = study.directory / "sweeps" / f"{name}.yaml"
                 is_other_file = error in mistakes
                 sweeps.bad[view] = error if is_other_file else ConfigError(f"{path}: {error}")
-        whole = len(of_file) == len(spec.platforms)
+        whole = len(of_file) == len(study.platforms_of(spec))
         idle = tuple(n for n in range(len(spec.exclude)) if whole and n not in used)
         for view, (platform, planned) in of_file.items():
             sweeps[view] = Sweep(view, name, spec.description, platform, planned, idle)
@@ -174,7 +181,7 @@ def _orders(
         yield point["gpu_order"]
         return
     platform = lookup("platform", platform_name, study.platforms)
-    gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
+    gpus = gpus_of(point, platform)
     degrees = degrees_of(
         {**point, "gpu_order": ()}, gpus, study.models[point["model"]].record("any")
     )
@@ -189,7 +196,7 @@ def _plan(
     study: Study, spec: SweepSpec, platform_name: str, point: Mapping[str, Any]
 ) -> PlannedCell:
     platform = lookup("platform", platform_name, study.platforms)
-    gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
+    gpus = gpus_of(point, platform)
     model = study.models[point["model"]].record(point["model"])
     degrees = degrees_of(point, gpus, model)
     protocol = spec.protocol_of(point["cool_down"])

@@ -21,7 +21,7 @@ from workflow_lib.study import ConfigError
 
 LIMITS = ("power_limits_w", "clock_limits_mhz")
 #: what all cells of an entry have alike
-OF_ENTRY = ("gpu_order", "gpu_uuids", *LIMITS, "cool_down")
+OF_ENTRY = ("nodes", "gpu_order", "gpu_uuids", *LIMITS, "cool_down")
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 

@@ -23,6 +23,12 @@ def for_each_gpu(limits: int | tuple[int, ...] | None, gpus: int, platform: Plat
     return limits or ()
 
 
+def gpus_of(point: Mapping[str, Any], platform: Platform) -> int:
+    """The number of GPUs of a point: the given one, or all GPUs of its nodes."""
+    nodes = min(point["nodes"] or platform.nodes, platform.nodes)
+    return point["gpus"] or nodes * platform.gpus_per_node
+
+
 def degrees_of(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
     """The degrees of a point, with "rest" resolved. If the other degrees do not divide the GPUs,
     undivided says so later. With "auto", stages are even here: the division by work needs the

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from workflow_lib.config.fields import PositiveInt, Strict, Text
+from workflow_lib.config.fields import PathText, PositiveInt, Strict, Text
 
 
 class DataSpec(Strict):
@@ -16,9 +16,9 @@ class DataSpec(Strict):
     """One line on the data."""
     kind: Literal["text", "synthetic"]
     """Tokenized text files, or random tokens from the cell's seed."""
-    tokenizer: Text | None = None
+    tokenizer: PathText | None = None
     """bytes, or the path of a Hugging Face tokenizer.json."""
-    sources: tuple[Text, ...] = Field(default=(), strict=False)
+    sources: tuple[PathText, ...] = Field(default=(), strict=False)
     """Text files in UTF-8, globs, or python-standard-library: the modules of Python's standard
     library."""
     maximum_tokens: PositiveInt | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -29,6 +31,30 @@ Text = Annotated[
     Field(pattern=TEXT),
     AfterValidator(_without_password),
 ]
+#: what a shell would replace: a home where a path begins, and a variable
+_HOME = re.compile(r"(?:^|(?<=:))~[A-Za-z0-9_.-]*(?=[/:]|$)")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+
+
+def literal(text: str) -> str:
+    """The text, unless a shell would replace something in it. Raises ValueError, which says what to
+    write. Nothing is replaced here, because a variable may have another value on a node.
+    """
+    found = _HOME.search(text) or _VARIABLE.search(text)
+    if found is None:
+        return text
+    remedy = "write out what it stands for"
+    if not any(safety.names_secret(each[1] or each[2]) for each in _VARIABLE.finditer(text)):
+        # Not Path.expanduser, which raises where there is no such user.
+        meant = _HOME.sub(lambda home: os.path.expanduser(home[0]), text)  # noqa: PTH111
+        meant = os.path.expandvars(meant)
+        if not (_HOME.search(meant) or _VARIABLE.search(meant)):
+            remedy = f"write {meant}"
+    raise ValueError(f"{text!r} is taken as it is, and {found[0]} stays in it: {remedy}")
+
+
+#: a path, an address or a name that is looked up; no shell reads it
+PathText = Annotated[Text, AfterValidator(literal)]
 #: sizes and counts whose products do not overflow: see records.bounds
 PositiveInt = Annotated[int, Field(gt=0, le=bounds.DIMENSION.most)]
 Ranks = Annotated[int, Field(gt=0, le=bounds.RANKS.most)]

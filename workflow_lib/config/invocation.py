@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from workflow_lib.config.fields import Strict, Text
+from workflow_lib.config.fields import PathText, Strict
 
 
 def _fit_for_rules(path: str) -> str:
@@ -18,7 +18,7 @@ def _fit_for_rules(path: str) -> str:
 
 
 #: a path that rules use in their inputs, outputs and commands
-Directory = Annotated[Text, AfterValidator(_fit_for_rules)]
+Directory = Annotated[PathText, AfterValidator(_fit_for_rules)]
 
 
 class Invocation(Strict):

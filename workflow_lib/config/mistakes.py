@@ -13,7 +13,7 @@ from workflow_lib.config import sbatch
 from workflow_lib.config.fields import TEXT, Strict
 from workflow_lib.config.models import ModelSpec
 from workflow_lib.config.platforms import Platform
-from workflow_lib.config.synonyms import EXPLAINED, meant
+from workflow_lib.config.synonyms import meant
 from workflow_lib.records import bounds, shown
 
 Location = tuple[str | int, ...]
@@ -45,9 +45,9 @@ _PATTERNS: Mapping[str, str] = {
 }
 
 
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
-#: numbers that YAML 1.1 reads as text: 1e-4 has no point, 1.0e30 has no sign
-_EXPONENT = re.compile(r"([+-]?[0-9]+)(\.[0-9]*)?[eE]([+-])?([0-9]+)")
+_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]+)?")
+#: the unit that ends a duration's key → how many seconds it has
+_UNITS_S = {"_min": 60, "_s": 1}
 
 
 def told(error: ValidationError, kind: type[Strict]) -> list[str]:
@@ -148,9 +148,10 @@ def _hint(key: str | int, value: object, expected: str) -> str:
     match value:
         case str() if "number" in expected and _NUMBER.fullmatch(value):
             return f"; leave out the quotes: {before}{plain}"
-        case str() if "number" in expected and (found := _EXPONENT.fullmatch(value)):
-            number = f"{found[1]}{found[2] or '.0'}e{found[3] or '+'}{found[4]}"
-            return f"; YAML wants a point and a sign: {before}{number}"
+        case str() if "number" in expected and (seconds := sbatch.seconds(value)) is not None:
+            for unit, unit_s in _UNITS_S.items():
+                if str(key).endswith(unit):
+                    return f"; write {before}{-(-seconds // unit_s)}"
         case "true" | "false" if expected.startswith("true"):
             return f"; leave out the quotes: {before}{plain}"
         case str() if "a list" in expected and re.fullmatch(r"[\w.+-]+(, *[\w.+-]+)+", value):
@@ -194,12 +195,10 @@ def _is_type_tag(part: str | int) -> bool:
 
 
 def _remedy(kind: type[Strict], location: Location) -> str:
-    """What to do about an unknown key: a known explanation; else another place where it is valid;
-    else a key of the same meaning; else a similar key.
+    """What to do about an unknown key: another place where it is valid; else a key of the same
+    meaning; else a similar key.
     """
     key, here = str(location[-1]), _model_at(kind, location[:-1])
-    if explained := EXPLAINED.get((here.__name__, key)):
-        return explained
     valid, elsewhere = [*here.model_fields], _places(kind)
     if key in elsewhere:
         return f"it belongs in {elsewhere[key]}"

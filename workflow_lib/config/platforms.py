@@ -9,7 +9,16 @@ from pydantic import Field, field_validator, model_validator
 
 from workflow_lib import gpu_models, records, safety
 from workflow_lib.config import sbatch
-from workflow_lib.config.fields import GpusOfNode, PositiveFloat, PositiveInt, Ranks, Strict, Text
+from workflow_lib.config.fields import (
+    GpusOfNode,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    Ranks,
+    Strict,
+    Text,
+    literal,
+)
 from workflow_lib.config.sbatch import (
     HostExpression,
     OptionName,
@@ -30,9 +39,9 @@ class Container(Strict):
 
     runtime: Literal["apptainer", "pyxis"]
     """The program that starts the container."""
-    image: Text
+    image: PathText
     """Path or address of the image."""
-    mounts: tuple[Text, ...] = Field(default=(), strict=False)
+    mounts: tuple[PathText, ...] = Field(default=(), strict=False)
     """Directories of the host that the container sees under the same path, besides the checkout."""
 
 
@@ -139,7 +148,7 @@ class Platform(Strict):
     telemetry: records.TelemetrySource
     """The source of GPU readings; auto takes real GPUs if there are enough, else a simulation."""
 
-    python: Text
+    python: PathText
     """The Python interpreter of jobs: a path in the checkout, an absolute path, or a name on the
     PATH. `.venv/bin/python` is that of `make`'s environment, and follows `make VENV=DIRECTORY`."""
     modules: tuple[Text, ...] = Field(default=(), strict=False)
@@ -203,6 +212,10 @@ class Platform(Strict):
         for name, value in environment.items():
             if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
                 raise ValueError(f"the value of {name} holds a null byte, or is not text in UTF-8")
+            try:
+                literal(value)
+            except ValueError as error:
+                raise ValueError(f"the value of {name}: {error}") from None
             if safety.names_secret(name):
                 raise ValueError(
                     f"{name} looks like a secret, which must not lie in a file: export it in your "

@@ -4,6 +4,7 @@ Their values are limited to words, because nothing can be quoted reliably in an 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -57,6 +58,29 @@ _RELIED_ON = (
     *("output", "error", "input", "open-mode", "chdir", "wrap", "container", "container-id"),
     *("uid", "gid", "ignore-pbs", "help", "usage", "version"),
 )
+
+
+#: the forms of a time that have a colon or a day
+_TIME = re.compile(
+    r"(?:(?P<days>\d{1,6})-(?P<of_day>\d{1,6}(?::\d{1,6}){0,2})|(?P<clock>\d{1,9}(?::\d{1,9}){1,2}))"
+)
+
+
+def seconds(time: str) -> int | None:
+    """A time as Slurm writes it, in s; None if it is none, such as "infinite".
+
+    The forms are minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
+    days-hours:minutes:seconds (``man sbatch``, --time). Minutes alone are a number, not a form.
+    """
+    found = _TIME.fullmatch(time)
+    if found is None:
+        return None
+    if found["days"] is None:
+        parts = [0, *map(int, found["clock"].split(":"))][-3:]
+    else:
+        parts = [*map(int, found["of_day"].split(":")), 0, 0][:3]
+    hours, minutes, rest = parts
+    return int(found["days"] or 0) * 86_400 + hours * 3600 + minutes * 60 + rest
 
 
 def refusal(names: Iterable[str]) -> str | None:

@@ -162,6 +162,8 @@ class MatrixEntry(TrainingAxes):
     """Names of data; the sweep's unless given."""
     gpus: Axis[StrictRanks] | None = None
     """Number of GPUs to run on; all of the platform's unless given."""
+    nodes: StrictRanks | None = None
+    """Instead of gpus: the GPUs of so many nodes, or of all where the platform has fewer."""
     tp: Axis[StrictRanks] = 1
     """Tensor-parallel degree."""
     cp: Axis[StrictRanks] = 1
@@ -209,6 +211,8 @@ class MatrixEntry(TrainingAxes):
     def _one_rest(self) -> MatrixEntry:
         if self.pp == "rest" and self.dp == "rest":
             raise ValueError("only one of pp and dp can be rest; give the other a number")
+        if self.gpus is not None and self.nodes is not None:
+            raise ValueError("give either gpus or nodes, whose GPUs are then all used")
         return self
 
 
@@ -259,7 +263,7 @@ class SweepSpec(Strict):
     description: Text
     """One line on what the sweep is for."""
     platforms: tuple[str, ...] = Field(min_length=1, strict=False)
-    """Names of platforms; a sweep over several has its own results and page for each."""
+    """Names of platforms, or [all]; a sweep over several has its own results and page for each."""
     repeats: Annotated[int, Field(gt=0, le=bounds.REPEATS.most)]
     """Measured runs of each cell."""
     data: str
@@ -272,6 +276,11 @@ class SweepSpec(Strict):
     """The entries whose cells make up the sweep."""
     exclude: tuple[Exclusion, ...] = Field(default=(), strict=False)
     """Cells to leave out."""
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether the sweep is for every platform that there is."""
+        return self.platforms == ("all",)
 
     def data_of(self, entry: MatrixEntry) -> tuple[str, ...]:
         """The names of an entry's data."""

@@ -100,13 +100,3 @@ def meant(word: str) -> tuple[str, ...]:
 
 #: all keys that have synonyms
 KEYS = tuple(_CALLED)
-
-#: (class name of the model, unknown key) → what to do, for keys without a synonym
-EXPLAINED: Mapping[tuple[str, str], str] = {
-    (
-        kind,
-        "nodes",
-    ): "give the number of GPUs as gpus, which an entry of matrix takes: a platform's "
-    "gpus_per_node makes nodes of them (2 nodes of 8 GPUs are gpus: 16)"
-    for kind in ("MatrixEntry", "SweepSpec", "TrainingAxes")
-}

@@ -59,7 +59,7 @@ def described(study: Study, advice: Advice) -> dict[str, Any]:
                 options.pop(name, None)
     own = given | {"models": cell.model.name, "gpus": cell.degrees.world_size}
     own |= {name: getattr(cell.degrees, name) for name in _DEGREES}
-    for name in ("platforms", "stage_layers", "gpu_order", "gpu_uuids"):
+    for name in ("platforms", "nodes", "stage_layers", "gpu_order", "gpu_uuids"):
         own.pop(name, None)
     even = replace(cell.degrees, stage_layers=()).layers_of_stages(cell.model.layers)
     as_it_is = own | _lists(cell.degrees.stage_layers, cell.degrees.gpu_order)
@@ -108,7 +108,7 @@ def _lists(layers: tuple[int, ...], order: tuple[int, ...]) -> dict[str, list[in
 def _entry_of(study: Study, cell: Cell) -> tuple[SweepSpec, MatrixEntry]:
     """The sweep, and the entry of its matrix, that has the cell."""
     for name, spec in study.sweeps.items():
-        if cell.hardware.platform not in spec.platforms:
+        if cell.hardware.platform not in study.platforms_of(spec):
             continue
         for entry in spec.matrix:
             alone = replace(

@@ -38,6 +38,7 @@ A run's directory, in the order in which its files appear::
 
 from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry, TelemetrySource
 from workflow_lib.records.cell_axes import IDENTITY, identity
+from workflow_lib.records.checks import CheckPaths, CheckRecord, Finding, NodeCheck
 from workflow_lib.records.checksums import damaged, write_checksums
 from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.clocks import ClockReading, NodeClock
@@ -153,6 +154,8 @@ __all__ = [
     "Activation",
     "Backend",
     "Cell",
+    "CheckPaths",
+    "CheckRecord",
     "ClockReading",
     "Column",
     "ComparisonPaths",
@@ -164,6 +167,7 @@ __all__ = [
     "ErrorRecord",
     "ExitRecord",
     "Family",
+    "Finding",
     "GpuLimits",
     "Hardware",
     "JobRecord",
@@ -172,6 +176,7 @@ __all__ = [
     "LinkReading",
     "Measure",
     "Model",
+    "NodeCheck",
     "NodeClock",
     "NodeLimits",
     "OrderRecord",

@@ -64,7 +64,7 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 # ------------------------------------------------------------------------ the site's environment
 module load cuda/12.8 || exit 74
 module load openmpi/5.0 || exit 74
-export GREETING='it'"'"'s $HOME'
+export GREETING='it'"'"'s $(HOME)'
 export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
 # The repository may change while the job waits and runs, so its code is imported from a copy, and

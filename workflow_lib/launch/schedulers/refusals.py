@@ -100,8 +100,9 @@ _NO_ANSWER = re.compile(
     re.IGNORECASE,
 )
 
-#: the beginning of sbatch's own messages; a wrapper's messages begin otherwise
-_SLURM_SAYS = re.compile(r"sbatch: (?:(?:error|fatal): )?(.*)")
+#: the beginning of sbatch's own messages, the last one with --test-only (src/sbatch/sbatch.c); a
+#: wrapper's messages begin otherwise
+_SLURM_SAYS = re.compile(r"(?:sbatch: (?:(?:error|fatal): )?|allocation failure: )(.*)")
 
 
 class SubmissionError(RuntimeError):

@@ -73,12 +73,18 @@ class Places:
 
 
 def job_script(
-    cell: Cell, platform: Platform, places: Places, time_limit_min: int, profiled_steps: int = 0
+    cell: Cell,
+    platform: Platform,
+    places: Places,
+    time_limit_min: int,
+    profiled_steps: int = 0,
+    check: bool = False,
 ) -> str:
     """The whole text of ``job.sh``.
 
     ``time_limit_min`` is in minutes. If ``profiled_steps`` is not 0, the script is for the profiled
-    run. Raises RenderError for a value that cannot be written into the script.
+    run. With ``check`` it checks the cell's nodes in place of running. Raises RenderError for a
+    value that cannot be written into the script.
     """
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
@@ -103,6 +109,7 @@ def job_script(
         python=_interpreter(platform.python, places.root),
         time_limit_min=time_limit_min,
         profiled_steps=profiled_steps,
+        check=check,
     )
     return checksum.with_checksum(body)
 

@@ -21,7 +21,8 @@ from workflow_lib.launch.script.render import Code, close
 _PACKAGE = Path(__file__).parents[2]
 #: What jobs import, below the package. Nothing else counts: an edit of a figure is no other code.
 PARTS = (
-    *("__init__.py", "formulas.py", "gpu_models.py", "results.py", "safety.py", "words.py"),
+    *("__init__.py", "formulas.py", "gpu_models.py", "node_check.py", "results.py"),
+    *("safety.py", "words.py"),
     *("launch/__init__.py", "launch/attempts.py", "launch/gpu_faults.py", "launch/gpu_limits.py"),
     *("launch/job", "launch/processes.py", "launch/run_owner.py"),
     *("memory", "records", "telemetry", "training"),

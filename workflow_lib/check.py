@@ -1,0 +1,335 @@
+"""Checks a platform before its first GPU-hour is spent.
+
+``python -m workflow_lib.check --platform h200``, on a login node, compares the platform's file with
+Slurm's partition, has sbatch test the options of a job, and submits a job of a minute. Its script
+begins as that of a run. On up to two nodes it imports the packages, opens the sensors and writes
+into the results. ``check.json`` has what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tabulate import tabulate
+
+from workflow_lib import cells, node_check, partition, records, results
+from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.cells import PlannedCell
+from workflow_lib.config import Platform
+from workflow_lib.launch.interruption import InterruptedRunError, pause, signals_noted
+from workflow_lib.launch.owner.submit import look_for
+from workflow_lib.launch.schedulers.choice import choose
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.scheduler import Submission
+from workflow_lib.launch.schedulers.slurm import sbatch
+from workflow_lib.launch.script import render, snapshot
+from workflow_lib.options import add_config, add_results
+from workflow_lib.records import (
+    CheckPaths,
+    CheckRecord,
+    Finding,
+    JobRecord,
+    NodeCheck,
+    RecordError,
+    RunPaths,
+    SubmissionRecord,
+    said,
+    user_name,
+)
+from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError, Files, Study, load_study, lookup
+from workflow_lib.words import counted
+
+#: the job's time limit; packages on a busy file system take minutes to import
+_LIMIT_MIN = 15
+_LOOK_EVERY_S = 0.5
+#: how long files of a job that has ended may take to be seen here, as over NFS
+_LATE_S = 75.0
+#: a clock that is off by more confuses which file is younger
+_CLOCKS_AGREE_S = 1.0
+#: the line with which the job's script ends
+_ENDED = "triptych: the check ended with code "
+
+
+def directory_of(results_directory: Path, name: str, platform: Platform) -> Path:
+    """The directory of the check of a platform with this content."""
+    digest = hashlib.sha256(platform.model_dump_json().encode()).hexdigest()[:12]
+    return results.check_directory(results_directory, name, digest)
+
+
+def is_passed(results_directory: Path, name: str, platform: Platform) -> bool:
+    """Whether a check of the platform, with this content, has passed; a damaged one has not."""
+    path = CheckPaths(directory_of(results_directory, name, platform)).result
+    try:
+        return path.exists() and records.read_record(path, CheckRecord).passed
+    except (OSError, RecordError):
+        return False
+
+
+def is_due(results_directory: Path, name: str, platform: Platform) -> bool:
+    """Whether no run on the platform, one of Slurm, was rendered yet, and no check has passed."""
+    begun = (results_directory / "cells" / name).exists()
+    on_slurm = platform.scheduler == "slurm"
+    return on_slurm and not begun and not is_passed(results_directory, name, platform)
+
+
+def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
+    """Compare the platform's file with Slurm's partition and with its profile."""
+    if platform.partition is not None:
+        try:
+            nodes = partition.nodes_of(platform.partition, platform.exclude_nodes)
+        except partition.NoAnswerError as error:
+            yield Finding("partition", False, str(error))
+            return
+        differences = list(partition.differences(platform, nodes))
+        for difference in differences:
+            yield Finding("partition", False, difference)
+        if down := partition.unavailable(platform, nodes):
+            yield Finding("partition", None, down)
+        if not differences:
+            yield Finding("partition", True, f"{platform.partition} is as the file says")
+    profile = profiles / platform.profile(name) / "config.yaml"
+    if not profile.is_file():
+        yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
+    elif platform.account is not None:
+        text = profile.read_text(encoding="utf-8")
+        if not re.search(r"^[^#\n]*\bslurm_account\b", text, re.MULTILINE):
+            # Where the site gives a user a default account, the analysis needs none.
+            yield Finding(
+                "profile",
+                None,
+                f"{profile} names no account for analysis, and the platform's is "
+                f"{platform.account}: add `- slurm_account={platform.account}` to its "
+                "default-resources and delete slurm-no-account, or delete its directory and let "
+                "`make profiles` write it",
+            )
+
+
+def cell_for(study: Study, name: str) -> PlannedCell:
+    """The cell whose job the check resembles: of the sweep smoke if there is one, which has up to
+    two nodes. Raises ConfigError if no cell can run.
+    """
+    smoke_first = sorted(study.sweeps.items(), key=lambda each: each[0] != "smoke")
+    specs = Files({each: spec for each, spec in smoke_first if name in study.platforms_of(spec)})
+    for view in cells.expand_study(replace(study, sweeps=specs)).values():
+        for planned in view.cells:
+            if view.platform == name and planned.feasible:
+                return planned
+    raise ConfigError(
+        f"no sweep has a cell that {name} can run, so there is no job to check it with; "
+        f"`python -m workflow_lib.plan --platform {name}` says why"
+    )
+
+
+def write_job(
+    planned: PlannedCell, platform: Platform, paths: CheckPaths, results_directory: Path
+) -> RunPaths:
+    """Write the script of the check's job, its cell and its code, without results of an earlier
+    check. ``results_directory`` is absolute.
+
+    Raises RenderError and OSError.
+    """
+    for old in (paths.result, *paths.nodes.glob("*.json")):
+        old.unlink(missing_ok=True)
+    root = Path(__file__).resolve().parents[1]
+    code = snapshot.write(results.code_directory(results_directory))
+    places = render.Places(root=root, run_directory=paths.directory, tokens=None, code=code)
+    limit_min = min(_LIMIT_MIN, platform.time_limit_max_min)
+    script = render.job_script(planned.cell, platform, places, limit_min, check=True)
+    render.write(planned.cell, script, paths.directory)
+    paths.nodes.mkdir(exist_ok=True)
+    return RunPaths(paths.directory)
+
+
+def of_options(name: str, platform: Platform, run: RunPaths) -> Finding:
+    """Have sbatch test the options of the largest and longest job that the file allows."""
+    largest = (f"--nodes={platform.nodes}", f"--time={platform.time_limit_max_min}")
+    try:
+        sbatch(run.script, run.logs, "slurm-%j.log", name, "--test-only", *largest)
+    except NotNowError as error:
+        return Finding("sbatch --test-only", None, str(error))
+    except SubmissionError as error:
+        return Finding("sbatch --test-only", False, str(error))
+    asked = f"{counted(platform.nodes, 'node')} for {platform.time_limit_max_min} min"
+    return Finding("sbatch --test-only", True, f"Slurm takes a job of {asked}")
+
+
+def of_job(planned: PlannedCell, platform: Platform, paths: CheckPaths) -> Iterator[Finding]:
+    """Submit the job, wait for it, and say what it found.
+
+    Raises InterruptedRunError after Ctrl-C, which cancels the job.
+    """
+    run, cell = RunPaths(paths.directory), planned.cell
+    scheduler = choose(platform.scheduler)
+    now = time.time()
+    by, uid = user_name(os.getuid()), os.getuid()
+    record = SubmissionRecord(f"triptych-check-{time.time_ns():x}", now, by, user_id=uid)
+    try:
+        job_id = scheduler.submit(Submission(run, cell, record)) or look_for(scheduler, record)
+    except SubmissionError as error:
+        yield Finding("job", False, str(error))
+        return
+    if job_id is None:
+        yield Finding("job", False, "sbatch said that it submitted a job, and there is none")
+        return
+    job = JobRecord(scheduler.name, job_id, now, by, record.job_name, uid)
+    print(f"Job {job_id} was submitted; Ctrl-C cancels it.", file=sys.stderr, flush=True)
+    state = None
+    try:
+        while not scheduler.is_over(state) and len(_nodes(paths)) < cell.nodes:
+            pause(_LOOK_EVERY_S)
+            state = scheduler.state(job)
+            if scheduler.is_held_unlaunched(state):
+                scheduler.cancel(job)
+                yield Finding("job", False, f"no node could launch job {job_id}: ask your admin")
+                return
+    except InterruptedRunError:
+        scheduler.cancel(job)
+        raise
+    late_s = _LATE_S if scheduler.runs_elsewhere else _LOOK_EVERY_S
+    log = _last_files(paths, cell.nodes, job_id, late_s)
+    found = _nodes(paths)
+    if len(found) < cell.nodes:
+        ended = f" and ended as {state.state}" if state is not None else ""
+        yield Finding(
+            "job",
+            False,
+            f"job {job_id} ran{ended}, but {len(found)} of {counted(cell.nodes, 'node')} wrote "
+            f"what they have: {_last_words(log) or 'it printed nothing'}. Correct `python`, "
+            f"`modules` or `container` of the platform, or see {run.logs}",
+        )
+        if not found:
+            return
+    else:
+        on = ", ".join(each.node for each in found)
+        yield Finding("job", True, f"job {job_id} ran on {on}, wrote its files and read them")
+    yield from _of_nodes(found, platform)
+    yield _of_clocks(found, node_check.clock_ahead_s(paths.directory))
+
+
+def _of_nodes(nodes: Sequence[NodeCheck], platform: Platform) -> Iterator[Finding]:
+    wrong = {
+        (part, problem): [each.node for each in nodes if each.problems.get(part) == problem]
+        for node in nodes
+        for part, problem in node.problems.items()
+    }
+    for (part, problem), where in wrong.items():
+        remedy = f"; install it where {platform.python} finds it: envs/training.txt has versions"
+        is_package = part not in ("sensors", "GPUs", "compile")
+        on = f"on {', '.join(where)}: {problem}"
+        # Not every sweep compiles.
+        held = None if part == "compile" else False
+        yield Finding(part, held, f"{on}{remedy if is_package else ''}")
+    versions = {
+        f"Python {node.python}, {', '.join(f'{k} {v}' for k, v in node.packages.items())}"
+        for node in nodes
+    }
+    alike = len(versions) == 1
+    yield Finding("python", True if alike else None, "; ".join(sorted(versions)))
+    for source in sorted({each.source for each in nodes if each.source is not None}):
+        gpus = [gpu for each in nodes if each.source == source for gpu in each.gpus]
+        if source == "simulated":
+            yield Finding("sensors", None, "readings of GPUs are simulated on these nodes")
+        else:
+            yield Finding("sensors", True, f"{source}: {counted(len(gpus), 'GPU')}")
+
+
+def _of_clocks(nodes: Sequence[NodeCheck], here_s: float) -> Finding:
+    """Compare clocks of nodes with this host's, each by what it is ahead of the file system's."""
+    ahead = {each.node: each.clock_ahead_s - here_s for each in nodes}
+    node = max(ahead, key=lambda each: abs(ahead[each]))
+    if abs(ahead[node]) > _CLOCKS_AGREE_S:
+        return Finding(
+            "clock",
+            False,
+            f"the clock of {node} is {ahead[node]:+.1f} s from this host's, and Snakemake goes by "
+            "the times of files: have your admin synchronise them (chrony)",
+        )
+    return Finding("clock", True, f"within {max(abs(ahead[node]), 0.1):.1f} s of this host's")
+
+
+def _nodes(paths: CheckPaths) -> list[NodeCheck]:
+    return [records.read_record(each, NodeCheck) for each in sorted(paths.nodes.glob("*.json"))]
+
+
+def _last_files(paths: CheckPaths, nodes: int, job_id: str, late_s: float) -> str:
+    """Wait for the files of a job that has ended: those of all nodes, or a whole log that says that
+    there will be no more, for at most ``late_s``. Returns the log.
+    """
+    until_s = time.monotonic() + late_s
+    while True:
+        text = "".join(
+            each.read_text(encoding="utf-8", errors="replace")
+            for each in sorted(RunPaths(paths.directory).logs.glob(f"*{job_id}*"))
+            if each.suffix in (".log", ".out", ".err")
+        )
+        failed = _ENDED in text and f"{_ENDED}0" not in text
+        if len(_nodes(paths)) >= nodes or failed or time.monotonic() > until_s:
+            return text
+        pause(_LOOK_EVERY_S)
+
+
+def _last_words(log: str) -> str:
+    """The last line that the job's own programs printed, else the last of srun's."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith((_ENDED, "submitit "))]
+    own = [line for line in told if not line.startswith("srun: ")]
+    return (own or told or [""])[-1]
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    add_config(parser)
+    add_results(parser)
+    parser.add_argument("--platform", required=True, help="a name of config/platforms")
+    parser.add_argument("--without-job", action="store_true", help="only ask Slurm")
+    return parser
+
+
+@ends_quietly
+def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.check") -> int:
+    """Check, and print what was found. Returns the exit code: 0 if nothing failed, 130 after
+    Ctrl-C, else 1.
+    """
+    chosen = command_line(prog).parse_args(argv)
+    name = chosen.platform
+    try:
+        study = load_study(chosen.config)
+        platform = lookup("platform", name, study.platforms)
+        planned = cell_for(study, name)
+        paths = CheckPaths(directory_of(chosen.results.absolute(), name, platform))
+        findings = list(of_file(name, platform, Path("profiles")))
+        run = write_job(planned, platform, paths, chosen.results.absolute())
+        if platform.scheduler == "slurm":
+            findings.append(of_options(name, platform, run))
+        failed = any(each.held is False for each in findings)
+        with signals_noted():
+            if not chosen.without_job and not failed:
+                findings += of_job(planned, platform, paths)
+        failed = any(each.held is False for each in findings)
+        passed = not failed and not chosen.without_job
+        records.write_json(paths.result, CheckRecord(name, time.time(), passed, tuple(findings)))
+    except InterruptedRunError:
+        print("triptych: interrupted; the job is cancelled", file=sys.stderr)
+        return 130
+    except (ConfigError, RecordError, render.RenderError, OSError) as error:
+        print(f"triptych: {printable(said(error))}", file=sys.stderr)
+        return 1
+    words = {True: "holds", False: "FAILS", None: "note"}
+    lines = [(each.part, words[each.held], printable(each.said)) for each in findings]
+    print(tabulate(lines, ("part", "", f"platform {name}"), maxcolwidths=[None, None, 100]))
+    print(f"\nWritten to {paths.result}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
