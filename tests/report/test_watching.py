@@ -134,8 +134,8 @@ def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> 
     assert f"Not steady , with their drift tp4 {where}: {drifts} Not told" in text
     assert f"Not told 2 blocks are too few: tp8 {where}; tp16 {where} " in text
     # In the table: a null is not steady.
-    for label, state in (("tp1", "yes"), ("tp4", "no"), ("tp8", "not told")):
-        assert f"{label}-pp1-dp1 gpt3-175b · h200 {state} " in text
+    for label, state in (("dp1", "yes"), ("tp4", "no"), ("tp8", "not told")):
+        assert f"{label} gpt3-175b · h200 {state} " in text
 
     always = build(tmp_path / "always", [Planned(measures=steady)]).text
     assert "Steady , with" in always
