@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_sound
 from workflow_lib import cells, plan
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import flops_per_token
@@ -26,7 +26,7 @@ from workflow_lib.records import PLAN, cell_axes, identity
 from workflow_lib.report.numbers import significant
 from workflow_lib.report.page.page import planned_row as page_row
 from workflow_lib.results import run_directory
-from workflow_lib.study import ConfigError, load_study
+from workflow_lib.study import ConfigError, Files, load_study
 
 STUDY = load_study(Path("config"))
 SWEEPS = cells.expand_study(STUDY)
@@ -203,8 +203,8 @@ def test_a_sweep_for_all_platforms_keeps_its_name_where_there_is_only_one(study_
     for path in (study_directory / "platforms").glob("*.yaml"):
         if path.stem != "h200":
             path.unlink()
-    study = load_study(study_directory, lambda name, _: name == "slots")
-    only = replace(study, sweeps={"slots": study.sweeps["slots"]})
+    study = load_study(study_directory)
+    only = replace(study, sweeps=Files({"slots": study.sweeps["slots"]}))
     assert list(cells.expand_study(only)) == ["slots-h200"]
     named = {path.name for path in study.files_of("slots", "h200")}
     assert named == {"slots.yaml", "h200.yaml", "llama3-8b.yaml", "synthetic.yaml"}
@@ -213,7 +213,7 @@ def test_a_sweep_for_all_platforms_keeps_its_name_where_there_is_only_one(study_
 def test_an_entry_has_gpus_or_nodes(study_directory, edit):
     path = edit("sweeps/smoke.yaml", "gpt3-tiny, nodes: 2", "gpt3-tiny, nodes: 2, gpus: 4")
     with pytest.raises(ConfigError, match=r"matrix\.1: give either gpus or nodes") as caught:
-        load_study(study_directory)
+        load_sound(study_directory)
     assert str(path) in str(caught.value)
 
 

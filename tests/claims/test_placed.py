@@ -16,7 +16,7 @@ from tests.report.full_matrix import identity
 from workflow_lib.cells import expand_study
 from workflow_lib.config import SweepSpec
 from workflow_lib.records import Degrees, cell_axes
-from workflow_lib.study import checked, load_study
+from workflow_lib.study import Files, checked, load_study
 
 UUIDS = tuple(f"GPU-{number}" for number in range(4))
 ORDER = (1, 0, 3, 2)
@@ -111,12 +111,12 @@ def test_a_sweep_as_make_place_writes_it(gain, verdict):
     predicted = {"time_gain": [0.038, 0.032, 0.044], "energy_gain": [0.026, 0.02, 0.032]}
     spec = {**plain, "repeats": 4, "matrix": [own, own | named]}
     (view,) = expand_study(
-        replace(study, sweeps={"placed": checked("placed", SweepSpec, spec)})
+        replace(study, sweeps=Files({"placed": checked("placed", SweepSpec, spec)}))
     ).values()
     against = next(p.cell.id for p in view.cells if not p.cell.degrees.gpu_uuids)
     spec["matrix"][1]["predicted"] = {"against": against, **predicted}
     (view,) = expand_study(
-        replace(study, sweeps={"placed": checked("placed", SweepSpec, spec)})
+        replace(study, sweeps=Files({"placed": checked("placed", SweepSpec, spec)}))
     ).values()
     sides = [
         (cell_axes.identity(each.cell), {"step_time_s": 1 / (gain if placed else 1.0)})

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: e87200fc027a319db004853747cc17da0872a2601f3a27c17ffeaa2856d3aa8e
+# sha256 of all lines below: 30b2238ab27dbe9de84c994b636999bb6909f4033c6a4f597aa462dfbe733c42
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
