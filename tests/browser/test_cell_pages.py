@@ -37,7 +37,7 @@ def test_the_table_leads_to_it_and_back_to_where_one_was(opened, report):
     page.wait(is_the_cells, "the cell's page")
     assert page.evaluate("location.hash") == ADDRESS
     # The page is there at once, and its content when the data is unpacked.
-    page.wait(lambda: page.evaluate("document.title").startswith("tp1"), "the page's title")
+    page.wait(lambda: page.evaluate("document.title").startswith("dp1"), "the page's title")
     page.click(page.one("link", "All cells"))
     page.wait(lambda: shown(page) == whole, "the report as it was")
 
