@@ -225,8 +225,8 @@ def _of_nodes(nodes: Sequence[NodeCheck], platform: Platform) -> Iterator[Findin
         remedy = f"; install it where {platform.python} finds it: envs/training.txt has versions"
         is_package = part not in ("sensors", "GPUs", "compile")
         on = f"on {', '.join(where)}: {problem}"
-        # Not every sweep compiles.
-        held = None if part == "compile" else False
+        # Not every sweep compiles, or trains with DeepSpeed.
+        held = None if part in ("compile", "deepspeed") else False
         yield Finding(part, held, f"{on}{remedy if is_package else ''}")
     versions = {
         f"Python {node.python}, {', '.join(f'{k} {v}' for k, v in node.packages.items())}"

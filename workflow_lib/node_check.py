@@ -97,7 +97,10 @@ def _imports(packages: dict[str, str]) -> Iterator[tuple[str, str]]:
             packages[distribution] = metadata.version(distribution)
         # An import runs code of others, which may raise anything.
         except Exception as error:
-            yield distribution, f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {error}"
+            if module == "deepspeed":
+                said = f"cells with backend: deepspeed cannot run here: {said}"
+            yield distribution, said
 
 
 def main() -> int:

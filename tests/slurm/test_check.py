@@ -110,7 +110,7 @@ def test_a_python_without_the_packages_is_found_on_the_nodes(site):
     code, found, _ = site.check(python=str(bare / "bin" / "python"))
     assert code == 1
     for package in ("torch", "numpy", "deepspeed", "submitit"):
-        assert found[package].held is False
+        assert found[package].held is (None if package == "deepspeed" else False)
         assert "h200-1, h200-2" in found[package].said
     assert found["job"].held is True
 
