@@ -123,7 +123,7 @@ def test_results_of_an_earlier_check_are_gone_before_the_next(tmp_path):
     for old in (paths.result, paths.node("old")):
         old.parent.mkdir(parents=True, exist_ok=True)
         old.write_text("{}", encoding="utf-8")
-    check.write_job(scripts.planned("smoke-local"), platform, paths)
+    check.write_job(scripts.planned("smoke-local"), platform, paths, tmp_path)
     assert not paths.result.exists()
     assert list(paths.nodes.iterdir()) == []
     assert Path(paths.directory, "job.sh").is_file()
