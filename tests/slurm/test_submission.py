@@ -21,7 +21,7 @@ import pytest
 from tests.launch import runs
 from tests.slurm import study
 from workflow_lib import records
-from workflow_lib.launch.script import checksum
+from workflow_lib.launch.script import checksum, place
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,9 @@ pytestmark = pytest.mark.slow
 #: begins and ends as a rendered script does, and does nothing in between until it is let
 _BODY = """\
 #SBATCH --partition=cpu --time=5 --mem=100 --requeue --output=/dev/null
+code={code}
+run_directory={run}
+python={python}
 cd {root} || exit 72
 stage=training
 finish() {{
@@ -55,7 +58,11 @@ class Site:
         self.go = directory / "go"
         self.paths = runs.rendered(directory, "smoke-h200")
         body = _BODY.format(
-            root=study.ROOT, python=sys.executable, run=self.paths.directory, go=self.go
+            root=study.ROOT,
+            code=place.code_of(self.paths.script),
+            python=sys.executable,
+            run=self.paths.directory,
+            go=self.go,
         )
         self.paths.script.write_text(checksum.with_checksum(body))
         self.commands = directory / "bin"
