@@ -17,7 +17,7 @@ from tests.launch import scripts
 from tests.slurm import study
 from tests.slurm.test_workflow import site  # noqa: F401  # a fixture
 from workflow_lib.launch.schedulers.refusals import NotNowError, refused
-from workflow_lib.records import RunPaths
+from workflow_lib.records import CheckRecord, RunPaths, read_record
 from workflow_lib.study import load_study
 
 
@@ -48,19 +48,20 @@ def test_slurm_is_asked_for_what_the_platforms_file_says(slurm_cluster, tmp_path
     assert " Contiguous=1 " in told
     assert "Switches=1@00:02:00" in told
 
-    command = [sys.executable, "-m", "workflow_lib.partition", "--config", str(config)]
-    environment = dict(slurm_cluster.environment)
-    done = subprocess.run(
-        [*command, "--platform", "h200"],
+    command = [sys.executable, "-m", "workflow_lib.check", "--config", str(config)]
+    subprocess.run(
+        [*command, "--results", str(tmp_path), "--platform", "h200", "--without-job"],
         cwd=study.ROOT,
-        env=environment,
+        env=dict(slurm_cluster.environment),
         capture_output=True,
         text=True,
         check=False,
     )
+    (written,) = tmp_path.glob("checks/h200/*/check.json")
+    found = read_record(written, CheckRecord).findings
     # Two days, in the cluster's slurm.conf.
-    (line,) = done.stdout.splitlines()
-    assert "time_limit_max_min: 3000, but the partition takes jobs of at most 2880 min" in line
+    (said,) = (each.said for each in found if each.part == "partition" and each.held is False)
+    assert "time_limit_max_min: 3000, but the partition takes jobs of at most 2880 min" in said
 
 
 @pytest.fixture
