@@ -33,9 +33,12 @@ def render_run(
             f"{', '.join(map(str, planned.runs))}, where 0 is profiled and needs the sweep's "
             "protocol to give profiled_steps"
         )
+    directory = results.run_directory(results_directory.absolute(), cell.id, run)
+    # Before the code: of a run that is another user's, it is the run whose owner is named.
+    render.write_cell(cell, directory)
     places = render.Places(
         root=root.absolute(),
-        run_directory=results.run_directory(results_directory.absolute(), cell.id, run),
+        run_directory=directory,
         tokens=results.tokens(results_directory.absolute(), cell.data),
         code=snapshot.write(results.code_directory(results_directory.absolute())),
     )
@@ -44,4 +47,4 @@ def render_run(
         platform = platform.model_copy(update={"python": f"{sys.prefix}/bin/python"})
     limit_min = planned.estimate.time_limit_min
     script = render.job_script(cell, platform, places, limit_min, profiled_steps)
-    render.write(cell, script, places.run_directory)
+    render.write_script(script, directory)

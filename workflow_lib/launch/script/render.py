@@ -115,28 +115,32 @@ def job_script(
 
 
 def write(cell: Cell, script: str, directory: Path) -> None:
-    """Write ``cell.json`` and ``job.sh`` of a run. Only their owner may write them, whatever the
-    umask, because the job runs as the user who submits it.
+    """Write ``cell.json`` and ``job.sh`` of a run."""
+    write_cell(cell, directory)
+    write_script(script, directory)
+
+
+def write_cell(cell: Cell, directory: Path) -> None:
+    """Write ``cell.json`` of a run, and its checksum, into a directory that only its owner may
+    write, whatever the umask, because the job runs as the user who submits it.
     """
     paths = RunPaths(directory)
     paths.logs.mkdir(parents=True, exist_ok=True)
     for each in (paths.directory, paths.logs):
         close(each)
-    write_cell(cell, directory)
-    # Replaced, not overwritten: a shell that runs the old file goes on reading it.
-    with (
-        records.whole_file(paths.script) as draft,
-        open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream,
-    ):
-        stream.write(script)
-
-
-def write_cell(cell: Cell, directory: Path) -> None:
-    """Write ``cell.json`` of a run, and its checksum."""
-    paths = RunPaths(directory)
     records.write_json(paths.cell, cell)
     close(paths.cell)
     records.write_checksums(paths.cell_checksum, (paths.cell,))
+
+
+def write_script(script: str, directory: Path) -> None:
+    """Write ``job.sh`` of a run, which only its owner may write."""
+    # Replaced, not overwritten: a shell that runs the old file goes on reading it.
+    with (
+        records.whole_file(RunPaths(directory).script) as draft,
+        open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream,
+    ):
+        stream.write(script)
 
 
 def close(path: Path) -> None:
