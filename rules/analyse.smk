@@ -42,7 +42,7 @@ rule collect:
         summaries,
         traces=trace_tables,
         plan=str(sweep_paths().plan),
-        sources=analysis_sources(),
+        sources=source_files("analysis.__main__"),
     output:
         **{name: sweep_table(name) for name in TABLES if name not in ("runs", "cells")},
         # Two are in `snakemake --report`, too.

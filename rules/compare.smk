@@ -10,7 +10,7 @@ rule compare:
     input:
         **{f"{name}_{side}": sweep_table(name, f"{{{side}}}") for side in "ab" for name in COMPARED},
         meters=METERS,
-        sources=source_files("comparison", "intervals", "report", "records", "power_errors.py"),
+        sources=source_files("comparison.__main__"),
     output:
         page=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.html",
         table=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.parquet",

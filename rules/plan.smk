@@ -4,9 +4,7 @@
 rule plan:
     input:
         configuration_files,
-        source_files("cells", "config", "feasibility.py", "formulas.py", "memory", "pipelines.py"),
-        source_files("plan.py", "projection", "study.py", "training/capabilities.py"),
-        f"{ROOT}/workflow_lib/projection/data/own_fit.json",
+        source_files("plan", PROJECTION),
     output:
         str(sweep_paths().plan),
     log:

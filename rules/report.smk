@@ -7,7 +7,7 @@ report: "../workflow_lib/report/captions/workflow.rst"
 rule figures:
     input:
         **{name: sweep_table(name) for name in TABLES},
-        sources=source_files("report", "records"),
+        sources=source_files("report.__main__"),
     output:
         report(
             directory(str(sweep_paths().figures)),
@@ -37,7 +37,7 @@ rule page:
         figures=str(sweep_paths().figures),
         plan=str(sweep_paths().plan),
         nothing=miss_runs,
-        sources=source_files("comparison", "intervals", "report", "records", "power_errors.py"),
+        sources=source_files("report.__main__"),
     output:
         report(
             str(sweep_paths().report),

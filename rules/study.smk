@@ -1,4 +1,5 @@
 # The study, read once: what the rules know of sweeps, cells, runs and paths.
+import functools
 import json
 import os
 import re
@@ -23,8 +24,9 @@ except ImportError:
         "the package is not here: `pip install` the version of these rules, or run in a clone"
     ) from None
 
-from workflow_lib import cells, check, order, results
+from workflow_lib import cells, check, import_graph, order, results
 from workflow_lib.config import Invocation
+from workflow_lib.feasibility import PROJECTION
 from workflow_lib.launch.owner.other_users import why_only_read
 from workflow_lib.records import TABLES, owner_in_the_way
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
@@ -274,7 +276,11 @@ def reduce_inputs(wildcards):
     make them anew.
     """
     run = (wildcards.cell, wildcards.run)
-    files = [run_file(run, "outcome.json"), run_file(run, "cell.json"), *analysis_sources()]
+    files = [
+        run_file(run, "outcome.json"),
+        run_file(run, "cell.json"),
+        *source_files("analysis.__main__"),
+    ]
     return [ancient(each) for each in files] if is_only_read(wildcards) else files
 
 
@@ -370,19 +376,10 @@ def profiled(run):
     return run[1] == results.PROFILED_RUN
 
 
-def source_files(*packages):
-    """The modules and templates of a package: what depends on them is made anew when they change."""
-    root = Path(ROOT, "workflow_lib")
-    named = [root / package for package in packages]
-    found = [path for each in named for path in ([each] if each.is_file() else each.rglob("*"))]
-    return sorted(str(path) for path in found if path.suffix in (".py", ".j2", ".mplstyle"))
-
-
-def analysis_sources():
-    """What the tables are made by."""
-    return source_files(
-        "analysis", "records", "formulas.py", "power_errors.py", "telemetry/validity"
-    )
+@functools.cache
+def source_files(*modules):
+    """The files that modules run with: what they made is made anew when one of these changes."""
+    return list(map(str, import_graph.files_behind(*modules)))
 
 
 def configuration_files(wildcards):

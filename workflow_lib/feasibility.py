@@ -20,9 +20,9 @@ EXPECTED_BANDWIDTH_SHARE = 0.5
 #: Measured steps took up to this many times what ``expected_mfu`` says: 2.2 over the cells of
 #: evidence/, rounded up (docs/explanation/measurement.md).
 ASSUMED_AT_MOST = 2.5
-#: The module whose ``step_time`` projects a cell's step. It is imported by its name, because the
-#: core depends on none that fits or needs numpy.
-PROJECTION = "workflow_lib.projection.planned"
+#: The module of this package whose ``step_time`` projects a cell's step. It is imported by its
+#: name, because the core depends on none that fits or needs numpy.
+PROJECTION = "projection.planned"
 #: start-up, from the job's first line to the first step: imports, communicators, building the model
 STARTUP_S = 120.0
 #: the shortest time limit of a job, if the partition allows it: start-up, and Slurm's warning up to
@@ -248,7 +248,8 @@ def _asked_min(run_time_s: float, platform: Platform) -> int:
 @functools.cache
 def _projection() -> Callable[[Cell], Projection | None]:
     return cast(
-        "Callable[[Cell], Projection | None]", importlib.import_module(PROJECTION).step_time
+        "Callable[[Cell], Projection | None]",
+        importlib.import_module(f"workflow_lib.{PROJECTION}").step_time,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,14 +14,7 @@ from pathlib import Path
 import pytest
 
 import workflow_lib
-from tests.test_architecture import MODULES, everything_behind
 from workflow_lib.launch.script import snapshot
-
-#: the modules that job.sh, the launchers and the limits' guard start
-ENTRIES = (
-    *("launch.job.node", "launch.job.rank", "launch.job.rank_watch"),
-    *("telemetry.__main__", "telemetry.limits", "training.__main__", "node_check"),
-)
 
 
 @pytest.fixture
@@ -28,22 +22,12 @@ def code(tmp_path: Path) -> Path:
     return snapshot.write(tmp_path / "code").archive
 
 
-def test_it_has_every_module_that_a_job_imports(code):
-    with zipfile.ZipFile(code) as archive:
-        names = {*archive.namelist()}
-    package = Path(workflow_lib.__file__).parents[1]
-    for entry in ENTRIES:
-        needed = {
-            MODULES[module].relative_to(package).as_posix() for module in everything_behind(entry)
-        }
-        assert needed - names == set()
-        # And each package above.
-        assert {
-            str(parent / "__init__.py")
-            for name in needed
-            for parent in Path(name).parents[:-1]
-            if (package / parent / "__init__.py").exists()
-        } - names == set()
+def test_its_modules_are_those_that_scripts_run():
+    package = Path(workflow_lib.__file__).parent
+    template = package / "launch" / "script" / "templates" / "job.sh.j2"
+    run = set(re.findall(r"-m workflow_lib\.([a-z_.]+)", template.read_text()))
+    mains = {f"{each}.__main__" if (package / each).is_dir() else each for each in run}
+    assert mains == {*snapshot.RUN_BY_JOBS}
 
 
 def test_it_is_named_by_its_content_and_written_once(code, tmp_path):
@@ -68,7 +52,7 @@ def test_one_that_was_damaged_is_written_again(code):
     assert (code.read_bytes(), code.stat().st_mode & 0o777) == (content, 0o444)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("entry", snapshot.RUN_BY_JOBS)
 def test_a_job_imports_it_whatever_lies_in_its_directory(code, entry, tmp_path):
     changed = tmp_path / "repository" / "workflow_lib"
     changed.mkdir(parents=True)

@@ -11,21 +11,17 @@ import hashlib
 import io
 import subprocess
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib import records
+from workflow_lib import import_graph, records
 from workflow_lib.launch.script.render import Code, close
 
 _PACKAGE = Path(__file__).parents[2]
-#: What jobs import, below the package. Nothing else counts: an edit of a figure is no other code.
-PARTS = (
-    *("__init__.py", "formulas.py", "gpu_models.py", "node_check.py", "results.py"),
-    *("safety.py", "words.py"),
-    *("launch/__init__.py", "launch/attempts.py", "launch/gpu_faults.py", "launch/gpu_limits.py"),
-    *("launch/job", "launch/processes.py", "launch/run_owner.py"),
-    *("memory", "records", "telemetry", "training"),
+#: The modules that scripts run. A job's code is these and what they import, no figures.
+RUN_BY_JOBS = (
+    *("launch.job.node", "launch.job.rank", "node_check"),
+    *("telemetry.__main__", "telemetry.limits", "training.__main__"),
 )
 
 
@@ -57,7 +53,7 @@ def take(package: Path) -> Snapshot:
     zipped = io.BytesIO()
     # Not compressed: versions of zlib give other bytes, and so another name, for the same code.
     with zipfile.ZipFile(zipped, "w") as archive:
-        for path in _modules(package):
+        for path in import_graph.files_behind(*RUN_BY_JOBS, package=package):
             # ZipInfo's date is always the same.
             name = path.relative_to(package.parent).as_posix()
             archive.writestr(zipfile.ZipInfo(name), path.read_bytes())
@@ -85,12 +81,6 @@ def write(directory: Path, snapshot: Snapshot | None = None) -> Code:
             draft.chmod(0o444)
     close(path)
     return Code(path, snapshot.commit, snapshot.has_changes)
-
-
-def _modules(package: Path) -> Iterator[Path]:
-    for part in PARTS:
-        path = package / part
-        yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
 def _git(package: Path, *arguments: str) -> str | None:
