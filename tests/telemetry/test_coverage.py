@@ -682,7 +682,7 @@ def test_a_record_that_is_not_json_is_named(paths: records.RunPaths) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["99000000,0,1", "100000000,0,x1"], "line 3: power_mw is 'x1', expected a number."),
+        (["99000000,0,1", "100000000,0,x1"], "line 3: power_mw is 'x1', expected a whole number."),
         (["99000000,0,1", "100000000,0,"], "line 3: the row has no power_mw."),
         (
             ["99000000,0,1", "99000000,1,1", "98000000,0,1"],

@@ -6,7 +6,6 @@ other line that does not fit its columns is an error, because it shows damage.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.tables import schema
-from workflow_lib.records import Column, RecordError, bounds, held, ranges, read_bytes, shown
+from workflow_lib.records import Column, RecordError, bounds, ranges, read_bytes, shown
+from workflow_lib.records.csv_rows import read_header, read_row
 
-_PARSERS = {float: float, int: int, str: str}
 #: what polars leaves out, and nobody writes: fields of blanks, and carriage returns within a line
 _LEFT_OUT = re.compile(rb"[,\n][ \t]+,|,[ \t]+\r?\n|\r(?!\n)")
 
@@ -92,24 +91,26 @@ def _bodies(
     bodies = []
     for place, path in enumerate(paths):
         header, body = _parted(path)
-        found = held(header.split(","), columns)
+        found = read_header(header, columns)
         if found is None or (place and found != there):
-            expected = ",".join(column.name for column in there)
-            raise RecordError(f"{path}:1: the header is {shown(header)}, expected {expected!r}")
+            expected, seen = (
+                ",".join(c.name for c in there),
+                shown(header.decode("utf-8", "replace")),
+            )
+            raise RecordError(f"{path}:1: the header is {seen}, expected {expected!r}")
         there = found
         bodies.append(body)
     return there, bodies
 
 
-def _parted(path: Path) -> tuple[str, memoryview]:
+def _parted(path: Path) -> tuple[bytes, memoryview]:
     """A file's header, and its lines below that, without a torn last one."""
     text = read_bytes(path, bounds.CSV_BYTES)
     size = text.rfind(b"\n") + 1
     if not size:
         raise RecordError(f"{path}:1: empty, expected a header; its writer ended before writing it")
     end = text.index(b"\n")
-    header = text[:end].rstrip(b"\r").decode("utf-8", "replace")
-    return header, memoryview(text)[end + 1 : size]
+    return text[:end].rstrip(b"\r"), memoryview(text)[end + 1 : size]
 
 
 def _in_range(frame: pl.DataFrame, columns: Sequence[Column]) -> bool:
@@ -144,29 +145,7 @@ def _check_lines(
     path: Path, body: memoryview, columns: Sequence[Column], required: Sequence[str]
 ) -> None:
     for number, line in enumerate(bytes(body).split(b"\n")[:-1], start=2):
-        if len(line) > bounds.LINE_BYTES.most:
-            raise RecordError(f"{path}:{number}: {len(line)} bytes, more than any line has")
         try:
-            text = line.removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError:
-            raise RecordError(f"{path}:{number}: not text in UTF-8") from None
-        if "\r" in text:
-            raise RecordError(f"{path}:{number}: a carriage return within the line")
-        fields = text.split(",") if text else []
-        if len(fields) != len(columns):
-            raise RecordError(f"{path}:{number}: {len(fields)} fields, expected {len(columns)}")
-        for column, field in zip(columns, fields, strict=True):
-            if field == "" and column.name not in required:
-                continue
-            expected = f"a finite {column.type.__name__}"
-            try:
-                value = _PARSERS[column.type](field)
-                wrong = isinstance(value, float) and not math.isfinite(value)
-            except ValueError:
-                wrong = True
-            if not wrong and (allowed := ranges.problem(column.name, value)):
-                wrong, expected = True, allowed
-            if wrong or field == "":
-                raise RecordError(
-                    f"{path}:{number}: {column.name} is {shown(field)}, expected {expected}"
-                )
+            read_row(line, columns, columns, required)
+        except ValueError as error:
+            raise RecordError(f"{path}:{number}: {error}") from None

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from workflow_lib.records import Column, RecordError, bounds, held, open_file
-from workflow_lib.telemetry.validity.csv_rows import Field, parse
+from workflow_lib.records import Column, RecordError, bounds, open_file
+from workflow_lib.records.csv_rows import Field, read_header, read_row
 
 
 def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Field]]:
@@ -26,7 +26,7 @@ def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Fie
         header = stream.readline(bounds.LINE_BYTES.most + 1)
         if not header.endswith(b"\n"):
             return
-        there = held(header.decode("utf-8", "replace").rstrip("\r\n").split(","), columns)
+        there = read_header(header, columns)
         if there is None:
             raise RecordError(f"{path}:1: not the expected column names")
         first = stream.tell()
@@ -37,18 +37,7 @@ def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Fie
     if start > first:
         lines = lines[1:]  # the first line is incomplete
     for line in reversed(lines):
-        yield _row(path, line, there, columns)
-
-
-def _row(
-    path: Path, line: bytes, there: Sequence[Column], columns: Sequence[Column]
-) -> dict[str, Field]:
-    fields = line.decode("utf-8", "replace").rstrip("\r").split(",")
-    if len(fields) != len(there):
-        raise RecordError(f"{path}: a row has {len(fields)} fields, expected {len(there)}")
-    row: dict[str, Field] = {column.name: None for column in columns}
-    try:
-        row.update((c.name, parse(f, c)) for c, f in zip(there, fields, strict=True))
-    except ValueError as error:
-        raise RecordError(f"{path}: {error}") from None
-    return row
+        try:
+            yield read_row(line, there, columns)
+        except ValueError as error:
+            raise RecordError(f"{path}: {error}") from None

@@ -27,8 +27,8 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryStart,
 )
+from workflow_lib.records.csv_rows import Field
 from workflow_lib.status import RunStatus
-from workflow_lib.telemetry.validity.csv_rows import Field
 
 #: how old a reading may be: the sampler writes once a second, but a shared file system may be slow,
 #: and clocks of nodes differ

@@ -51,7 +51,6 @@ from workflow_lib.records.columns import (
     SAMPLER_BLOCKS,
     STEPS,
     Column,
-    held,
 )
 from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.degrees import Degrees, Schedule

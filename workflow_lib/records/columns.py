@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -29,17 +28,6 @@ def columns(
 
 
 LATER = True
-
-
-def held(header: Sequence[str], columns: Sequence[Column]) -> tuple[Column, ...] | None:
-    """The columns that a file with this header holds.
-
-    Returns None unless the header has all columns in their order. Only columns that were added
-    later may be missing.
-    """
-    there = tuple(each for each in columns if each.name in header)
-    whole = all(each.later or each.name in header for each in columns)
-    return there if whole and [each.name for each in there] == list(header) else None
 
 
 #: telemetry/<node>.csv: what is read of every GPU at every tick; an empty field means that the

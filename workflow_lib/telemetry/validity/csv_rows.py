@@ -6,52 +6,42 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from workflow_lib.records import Column, bounds, held, open_file, ranges
-
-Field = float | int | str | bool | None
+from workflow_lib.records import Column, bounds, open_file
+from workflow_lib.records.csv_rows import Field, read_header, read_row
 
 
 class InvalidTelemetryError(Exception):
     """Telemetry is not valid. The message is one sentence that says why."""
 
 
-def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[str, Field]]]:
+def read_csv(
+    path: Path, columns: Sequence[Column], required: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, Field]]]:
     """Yield the line number and the parsed row of each line of a CSV file.
 
     An incomplete last line is left out. A column that a later version added, and that the file
     lacks, is None in all rows.
 
-    Raises InvalidTelemetryError, which names file and line, if a line does not match ``columns``.
+    Raises InvalidTelemetryError, which names file and line, if a line does not match ``columns``,
+    or has nothing in a ``required`` one.
     Raises FileNotFoundError.
     """
-    names = [column.name for column in columns]
-    there: Sequence[Column] | None = None
+    there = None
     with open_file(path) as stream:
         lines = iter(lambda: stream.readline(bounds.LINE_BYTES.most + 1), b"")
-        for line, raw in enumerate(lines, start=1):
-            if len(raw) > bounds.LINE_BYTES.most:
-                raise InvalidTelemetryError(
-                    f"{path}, line {line}: over {bounds.LINE_BYTES.most} bytes, more than any has."
-                )
-            if not raw.endswith(b"\n"):
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n") and len(line) <= bounds.LINE_BYTES.most:
                 break
-            fields = raw.decode("utf-8", "replace").rstrip("\r\n").split(",")
-            if line == 1:
-                there = held(fields, columns)
+            if there is None:
+                there = read_header(line, columns)
                 if there is None:
                     raise InvalidTelemetryError(f"{path}, line 1: not the expected column names.")
                 continue
-            assert there is not None
-            if len(fields) != len(there):
-                raise InvalidTelemetryError(
-                    f"{path}, line {line}: {len(fields)} fields, expected {len(there)}."
-                )
-            row: dict[str, Field] = dict.fromkeys(names)
             try:
-                row.update((c.name, parse(f, c)) for c, f in zip(there, fields, strict=True))
+                row = read_row(line, there, columns, required)
             except ValueError as error:
-                raise InvalidTelemetryError(f"{path}, line {line}: {error}.") from None
-            yield line, row
+                raise InvalidTelemetryError(f"{path}, line {number}: {error}.") from None
+            yield number, row
     if there is None:
         raise InvalidTelemetryError(f"{path} is empty.")
 
@@ -67,11 +57,8 @@ def timed_rows(
     row that breaks these rules.
     """
     latest: dict[Field, float] = {}
-    for line, row in read_csv(path, columns):
+    for line, row in read_csv(path, columns, required):
         where = f"{path}, line {line}"
-        for name in required:
-            if row[name] is None:
-                raise InvalidTelemetryError(f"{where}: the row has no {name}.")
         now, gpu = row[required[0]], row.get("gpu")
         assert isinstance(now, float | int)
         if isinstance(gpu, int):
@@ -82,20 +69,3 @@ def timed_rows(
             raise InvalidTelemetryError(f"{where}: the clock went backwards.")
         latest[gpu] = now
         yield where, row
-
-
-def parse(text: str, column: Column) -> Field:
-    """A field's value; None if it is empty. Raises ValueError, which says what was expected."""
-    if text == "":
-        return None
-    if column.type is str:
-        return text
-    try:
-        value: float | int = int(text) if column.type is int else float(text)
-    except ValueError:
-        raise ValueError(f"{column.name} is {text[:40]!r}, expected a number") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{column.name} is {text[:40]!r}, expected a finite number")
-    if allowed := ranges.problem(column.name, value):
-        raise ValueError(f"{column.name} is {text[:40]!r}, expected {allowed}")
-    return value

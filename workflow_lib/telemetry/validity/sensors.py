@@ -22,13 +22,9 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryStart,
 )
+from workflow_lib.records.csv_rows import Field
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
-from workflow_lib.telemetry.validity.csv_rows import (
-    Field,
-    InvalidTelemetryError,
-    read_csv,
-    timed_rows,
-)
+from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv, timed_rows
 
 #: columns that every row of a GPU has
 _TIMED = ("unix_time_s", "gpu")
