@@ -193,14 +193,14 @@ lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
-	@$(BIN)/snakefmt --check workflow rules
+	@$(BIN)/snakefmt --check Snakefile workflow rules
 	@$(BIN)/shellcheck tests/slurm/install.sh tests/browser/install.sh .ci/run tests/launch/golden/*.sh
 	@$(BIN)/snakemake --lint --config platform=local
 
 format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
-	@$(BIN)/snakefmt workflow rules
+	@$(BIN)/snakefmt Snakefile workflow rules
 
 equality: $(VENV)/.installed-tests ## train every layout, and compare it with one process
 	@$(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py

@@ -35,6 +35,17 @@ def test_the_catalog_finds_a_workflow():
     assert (ROOT / profile / "config.yaml").is_file()
 
 
+def test_the_snakefile_at_the_top_makes_what_the_catalog_s_makes():
+    made = []
+    for name in ("Snakefile", "workflow/Snakefile"):
+        command = [sys.executable, "-m", "snakemake", "-n", "--snakefile", name]
+        command += ["--profile", "profiles/local", "--config", "results_directory=results/none"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        made.append(re.findall(r"(?m)^(\w+) +(\d+)$", done.stdout + done.stderr))
+    assert ("run", "5") in made[1]
+    assert [("all" if rule == "default" else rule, n) for rule, n in made[0]] == made[1]
+
+
 @pytest.fixture
 def deployed(tmp_path):
     """What `snakedeploy deploy-workflow` makes: the rules as a module at a tag, and a copy of the

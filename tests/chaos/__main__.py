@@ -29,7 +29,16 @@ from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).parent.parent.parent
 #: what of the checkout is copied, so that edits while this runs change nothing half-way
-_COPIED = ("workflow_lib", "rules", "config", "tests", "envs", "workflow", "pyproject.toml")
+_COPIED = (
+    "workflow_lib",
+    "rules",
+    "config",
+    "tests",
+    "envs",
+    "workflow",
+    "Snakefile",
+    "pyproject.toml",
+)
 #: faults of runs that are put in at once
 _AT_ONCE = 14
 #: rounds of such faults, and of faults of Snakemake, at once

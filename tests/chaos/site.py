@@ -29,7 +29,7 @@ from workflow_lib.study import load_study
 SWEEP = "chaos"
 #: how often Slurm is asked by each process that waits, in seconds
 ASK_EVERY_S = 3
-_COPIED = ("workflow_lib", "rules", "envs", "workflow")
+_COPIED = ("workflow_lib", "rules", "envs", "workflow", "Snakefile")
 #: sbatch that notes what it submitted, holds it in the queue or takes another account where it is
 #: told to, and kills whoever called it, before it can hear of the job or just after
 _SBATCH = """#!/usr/bin/env bash

@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from workflow_lib.records import RunPaths
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
-PARTS = ("workflow", "rules", "profiles", "config", "envs", "workflow_lib")
+PARTS = ("Snakefile", "workflow", "rules", "profiles", "config", "envs", "workflow_lib")
 
 #: what ends a Snakemake that hangs, on a busy machine; and a test with a few of them
 LONGEST_S, LONGEST_TEST_S = 900, 3600

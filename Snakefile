@@ -1,0 +1,7 @@
+# Here as most look for it, and in workflow/ where the catalog of Snakemake and snakedeploy do.
+include: "workflow/Snakefile"
+
+
+# Snakemake takes no default from a file that is included.
+use rule all as default with:
+    default_target: True
