@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -166,14 +167,15 @@ class Victim:
     def wait(self) -> Verdict:
         """Wait until nobody waits any more; returns what came of it."""
         for process in self.waiting:
-            try:
-                process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                raise Stuck(
-                    f"{self.paths.directory}: its process waits for ever; {self.said()}"
-                ) from None
+            while process.poll() is None:
+                said = self.said()
+                # As long as it says something new it is not stuck.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE_S)
+                if process.poll() is None and self.said() == said:
+                    process.kill()
+                    process.wait()
+                    raise Stuck(f"{self.paths.directory}: its process waits for ever; {said}")
         return self.verdict()
 
     def said(self) -> str:

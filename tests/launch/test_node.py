@@ -33,6 +33,7 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryStart,
 )
+from workflow_lib.telemetry.files import leave_mark
 
 # ------------------------------------------------------------------------------ its commands
 
@@ -230,6 +231,17 @@ def test_waiting_for_telemetry_ends_when_the_samplers_do(paths, sleeper):
         SystemExit, match=r"telemetry ended before it was ready; see .*telemetry\.log"
     ):
         node.wait_for_telemetry(paths, sleeper.pid)
+
+
+@pytest.mark.parametrize("step", ["telemetry", "limits"])
+def test_waiting_ends_when_one_of_several_nodes_fails(paths, sleeper, step):
+    wait, failed = {
+        "telemetry": (node.wait_for_telemetry, paths.telemetry_failed("node2")),
+        "limits": (node.wait_for_limits, paths.limits_failed("node2")),
+    }[step]
+    leave_mark(failed)
+    with pytest.raises(SystemExit, match="failed on node2"):
+        wait(paths, sleeper.pid)
 
 
 def test_waiting_for_telemetry_ends_when_it_takes_too_long(paths, sleeper, monkeypatch):

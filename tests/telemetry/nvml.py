@@ -166,6 +166,7 @@ class Node:
         assert process.returncode == 1
         assert "Traceback" not in message
         assert message.count("\n") == 1
+        assert self.paths.telemetry_failed(NODE).exists()
         return message
 
     @property

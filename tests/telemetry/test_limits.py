@@ -330,6 +330,7 @@ def refusal(machine: Machine, process: subprocess.Popen[str]) -> str:
     assert message.startswith(f"GPU limits on {NODE}: ")
     assert message.count("\n") == 1, message
     assert not machine.paths.limits_ready(NODE).exists()
+    assert machine.paths.limits_failed(NODE).exists()
     return message
 
 

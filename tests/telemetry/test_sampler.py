@@ -174,7 +174,8 @@ def test_a_rate_that_it_cannot_have_is_one_clear_message(
     assert process.returncode == 1
     assert f"sample_rate_hz is {rate_hz:g}, but must be above 0 and at most 50" in message
     assert message.count("\n") == 1
-    assert not records.RunPaths(tmp_path).telemetry.exists()
+    paths = records.RunPaths(tmp_path)
+    assert [*paths.telemetry.iterdir()] == [paths.telemetry_failed(NODE)]
 
 
 def test_a_damaged_cell_is_one_clear_message(tmp_path: Path, sampler: Start) -> None:

@@ -175,6 +175,10 @@ class RunPaths:
         """A file that exists once the limits of the node's GPUs are in force."""
         return self.gpu_limits / f"{node}.ready"
 
+    def limits_failed(self, node: str) -> Path:
+        """A file that exists if setting or holding them failed."""
+        return self.gpu_limits / f"{node}.failed"
+
     @property
     def telemetry_stop(self) -> Path:
         """A file that asks every sampler to end."""
@@ -230,6 +234,10 @@ class RunPaths:
     def telemetry_ready(self, node: str) -> Path:
         """A file that exists once the node's first samples are on disk."""
         return self.telemetry / f"{node}.ready"
+
+    def telemetry_failed(self, node: str) -> Path:
+        """A file that exists if the node's sampler ended with an error."""
+        return self.telemetry / f"{node}.failed"
 
     def telemetry_lock(self, node: str) -> Path:
         """Locked by the node's sampler while it runs; holds its process id."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.telemetry.choice import open_source
-from workflow_lib.telemetry.files import SampleFile
+from workflow_lib.telemetry.files import SampleFile, leave_mark
 from workflow_lib.telemetry.limits import give_back_leftovers
 from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.sampler import Sampler
@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse(node, f"{path} does not exist; give the path of a run's cell.json")
     except records.RecordError as error:
         return _refuse(node, str(error))
+    paths = records.RunPaths(path.parent)
     try:
         if cell.telemetry.source in ("nvidia", "auto"):
             give_back_leftovers()
@@ -41,14 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
             closing(open_source(cell, node)) as source,
             closing(Host(job_id=job_id)) as host,
         ):
-            Sampler(records.RunPaths(path.parent), node, cell, source, host).run()
-    except LostGpuError as error:
-        _note_loss(records.RunPaths(path.parent), node, error.gpu)
+            Sampler(paths, node, cell, source, host).run()
+    except (TelemetryError, OSError) as error:
+        if isinstance(error, LostGpuError):
+            _note_loss(paths, node, error.gpu)
+        # Last, as the job ends at once.
+        leave_mark(paths.telemetry_failed(node))
+        if isinstance(error, OSError):
+            return _refuse(node, f"{error.filename or path.parent}: {error.strerror or error}")
         return _refuse(node, str(error))
-    except TelemetryError as error:
-        return _refuse(node, str(error))
-    except OSError as error:
-        return _refuse(node, f"{error.filename or path.parent}: {error.strerror or error}")
     return 0
 
 

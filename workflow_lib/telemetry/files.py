@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -119,3 +120,10 @@ class NodeLock:
     def release(self) -> None:
         """Release the lock. The file stays."""
         os.close(self._descriptor)
+
+
+def leave_mark(path: Path) -> None:
+    """Make an empty file, for those who wait for it; nothing where there is no room."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()

@@ -34,6 +34,7 @@ from types import FrameType, ModuleType
 
 from workflow_lib import records
 from workflow_lib.records import NodeLimits, RunPaths
+from workflow_lib.telemetry.files import leave_mark
 from workflow_lib.telemetry.nvidia import limits as nvidia
 from workflow_lib.telemetry.nvidia.library import started_nvml
 from workflow_lib.telemetry.source import TelemetryError
@@ -291,6 +292,8 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             give_back_leftovers(RunPaths(path.parent))
     except (OSError, TelemetryError, records.RecordError) as error:
+        if given.command == "hold":
+            leave_mark(RunPaths(path.parent).limits_failed(node))
         print(f"GPU limits on {node}: {error}", file=sys.stderr, flush=True)
         return 1
     return 0

@@ -165,7 +165,7 @@ def wait_for_telemetry(paths: RunPaths, process: int) -> None:
     """Wait until the sampler of every node has written its first samples.
 
     ``process`` is the process id of the samplers' launcher. Raises SystemExit with a message if
-    that process ends, or if the wait takes too long.
+    that process ends or a node's sampler fails, or if the wait takes too long.
     """
     _wait_for_every_node(paths, process, paths.telemetry, "telemetry")
 
@@ -186,6 +186,8 @@ def _wait_for_every_node(paths: RunPaths, process: int, directory: Path, step: s
     while (ready := len(list(directory.glob("*.ready")))) < cell.nodes:
         if not is_running(process):
             raise SystemExit(f"{step} ended before it was ready; see {log}")
+        if failed := sorted(path.stem for path in directory.glob("*.failed")):
+            raise SystemExit(f"{step} failed on {', '.join(failed)}; see {log}")
         if time.monotonic() > deadline:
             raise SystemExit(
                 f"{step} is ready on {ready} of {cell.nodes} nodes after "
