@@ -123,7 +123,9 @@ class NodeLock:
 
 
 def leave_mark(path: Path) -> None:
-    """Make an empty file, for those who wait for it; nothing where there is no room."""
+    """Make an empty file in a run, for those who wait for it; nothing where there is no room, or no
+    run any more.
+    """
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         path.touch()
