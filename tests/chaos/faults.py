@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -80,7 +81,8 @@ def host_out_of_memory(victim: Victim) -> None:
     prolog = own / "into-memory-group"
     srun = own / "srun"
     prolog.write_text(_INTO_MEMORY_GROUP)
-    srun.write_text(f'#!/bin/sh\nexec {shutil.which("srun")} --task-prolog={prolog} "$@"\n')
+    option = shlex.quote(f"--task-prolog={prolog}")
+    srun.write_text(f'#!/bin/sh\nexec {shutil.which("srun")} {option} "$@"\n')
     for each in (prolog, srun):
         each.chmod(0o755)
     path = f"{own}{os.pathsep}{victim.site.environment['PATH']}"

@@ -78,7 +78,7 @@ def write(directory: Path, snapshot: Snapshot | None = None) -> Code:
     if not (path.exists() and path.read_bytes() == snapshot.content):
         with records.whole_file(path, durable=True) as draft:
             draft.write_bytes(snapshot.content)
-            draft.chmod(0o444)
+            draft.chmod(draft.stat().st_mode & 0o444)
     close(path)
     return Code(path, snapshot.commit, snapshot.has_changes)
 
