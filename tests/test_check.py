@@ -127,3 +127,14 @@ def test_results_of_an_earlier_check_are_gone_before_the_next(tmp_path):
     assert not paths.result.exists()
     assert list(paths.nodes.iterdir()) == []
     assert Path(paths.directory, "job.sh").is_file()
+
+
+def test_its_job_has_the_python_that_runs_have(tmp_path, monkeypatch):
+    prefix = tmp_path / "environment"
+    prefix.mkdir()
+    (prefix / ".installed").touch()
+    monkeypatch.setattr("sys.prefix", str(prefix))
+    platform = scripts.study().platforms["local"]
+    paths = CheckPaths(tmp_path / "check")
+    run = check.write_job(scripts.planned("smoke-local"), platform, paths, tmp_path)
+    assert f"python={prefix}/bin/python" in run.script.read_text(encoding="utf-8").splitlines()

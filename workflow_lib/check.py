@@ -24,6 +24,7 @@ from workflow_lib import cells, node_check, partition, records, results
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell
 from workflow_lib.config import Platform
+from workflow_lib.launch import rendering
 from workflow_lib.launch.interruption import InterruptedRunError, pause, signals_noted
 from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.schedulers.choice import choose
@@ -143,7 +144,8 @@ def write_job(
     code = snapshot.write(results.code_directory(results_directory))
     places = render.Places(root=root, run_directory=paths.directory, tokens=None, code=code)
     limit_min = min(_LIMIT_MIN, platform.time_limit_max_min)
-    script = render.job_script(planned.cell, platform, places, limit_min, check=True)
+    own = rendering.with_own_python(platform)
+    script = render.job_script(planned.cell, own, places, limit_min, check=True)
     render.write(planned.cell, script, paths.directory)
     paths.nodes.mkdir(exist_ok=True)
     return RunPaths(paths.directory)

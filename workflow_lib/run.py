@@ -57,9 +57,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 
 def snakemake_command(
     chosen: argparse.Namespace, rest: Sequence[str], invocation: Invocation
-) -> tuple[list[str], str]:
-    """Snakemake's command for the options ``chosen``, and the name of the platform. ``invocation``
-    is config/config.yaml, and ``rest`` are Snakemake's own options.
+) -> tuple[list[str], str, Platform]:
+    """Snakemake's command for the options ``chosen``, and the platform with its name.
+    ``invocation`` is config/config.yaml, and ``rest`` are Snakemake's own options.
 
     Raises ConfigError if a name is wrong, if no platform or several are meant, or if options
     contradict each other. Raises RecordError and OSError if the configuration cannot be read.
@@ -86,7 +86,8 @@ def snakemake_command(
         files = dict.fromkeys(sweeps[each].spec for each in chosen.sweeps)
         given.append(f"sweeps=[{','.join(files)}]")
     command += ["--config", *given] if given else []
-    return [*command, *(["--dry-run"] if chosen.dry_run else []), *rest], name
+    command += [*(["--dry-run"] if chosen.dry_run else []), *rest]
+    return command, name, study.platforms[name]
 
 
 def _platform(
@@ -153,7 +154,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         clone = checkout.here()
         path = clone / _INVOCATION
         invocation = checked(str(path), Invocation, plain_of(path))
-        command, platform = snakemake_command(chosen, given[end + 1 :], invocation)
+        command, name, platform = snakemake_command(chosen, given[end + 1 :], invocation)
         _refuse_unknown_user()
         _refuse_without_cache()
         root = chosen.results or Path(invocation.results_directory)
@@ -161,10 +162,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
             raise ConfigError(broken)
         print(shlex.join(["snakemake", *command[3:]]), flush=True)
         configuration = chosen.config or Path(invocation.config_directory)
-        described = lookup("platform", platform, load_study(configuration).platforms)
-        if not chosen.dry_run and check.is_due(root, platform, described):
+        if not chosen.dry_run and check.is_due(root, name, platform):
             where = ("--config", str(configuration), "--results", str(root))
-            if code := check.main(["--platform", platform, *where]):
+            if code := check.main(["--platform", name, *where]):
                 print("Nothing was run; `snakemake` itself runs without a check", file=sys.stderr)
                 return code
         if chosen.brief:

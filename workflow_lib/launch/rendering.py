@@ -7,12 +7,22 @@ from pathlib import Path
 
 from workflow_lib import results
 from workflow_lib.cells import PlannedCell
+from workflow_lib.config import Platform
 from workflow_lib.launch.script import render, snapshot
 from workflow_lib.study import ConfigError, Study
 
 #: the interpreter of the environment that `make` makes; where VENV names another place for it, jobs
 #: have the interpreter of the environment that renders their script
 _OF_MAKE = ".venv/bin/python"
+
+
+def with_own_python(platform: Platform) -> Platform:
+    """The platform, with this interpreter where its file has that of ``make`` and VENV names
+    another place.
+    """
+    if platform.python == _OF_MAKE and Path(sys.prefix, ".installed").is_file():
+        return platform.model_copy(update={"python": f"{sys.prefix}/bin/python"})
+    return platform
 
 
 def render_run(
@@ -42,9 +52,7 @@ def render_run(
         tokens=results.tokens(results_directory.absolute(), cell.data),
         code=snapshot.write(results.code_directory(results_directory.absolute())),
     )
-    platform = study.platforms[cell.hardware.platform]
-    if platform.python == _OF_MAKE and Path(sys.prefix, ".installed").is_file():
-        platform = platform.model_copy(update={"python": f"{sys.prefix}/bin/python"})
+    platform = with_own_python(study.platforms[cell.hardware.platform])
     limit_min = planned.estimate.time_limit_min
     script = render.job_script(cell, platform, places, limit_min, profiled_steps)
     render.write_script(script, directory)
