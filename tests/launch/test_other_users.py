@@ -37,13 +37,8 @@ OTHERS = dataclasses.replace(OWN, submitted_by="alice (process 7)", user_id=os.g
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(job_wait, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.02)
-    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 0.1)
-    monkeypatch.setattr(job_wait, "SETTLE_S", 0.1)
+def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(job_wait, "QUIET_S", 0.0)
-    monkeypatch.setattr(submit, "ASK_EVERY_S", 0.02)
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.1)
 
 

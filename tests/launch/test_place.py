@@ -13,7 +13,7 @@ from tests.launch import runs, scripts
 from tests.launch.test_submit import Fake
 from workflow_lib import records, results
 from workflow_lib.launch.end import outcome
-from workflow_lib.launch.owner import job_wait, run_to_end, submit
+from workflow_lib.launch.owner import run_to_end, submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.script import checksum, place, render, snapshot
@@ -21,12 +21,7 @@ from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, Submiss
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(job_wait, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.02)
-    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 0.1)
-    monkeypatch.setattr(job_wait, "SETTLE_S", 0.1)
-    monkeypatch.setattr(submit, "ASK_EVERY_S", 0.02)
+def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.1)
 
 

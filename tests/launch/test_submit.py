@@ -43,13 +43,7 @@ SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    """Waits are as in real life, only shorter."""
-    monkeypatch.setattr(job_wait, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.02)
-    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 0.1)
-    monkeypatch.setattr(job_wait, "SETTLE_S", 0.1)
-    monkeypatch.setattr(submit, "ASK_EVERY_S", 0.02)
+def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.3)
     monkeypatch.setattr(cancellation, "CANCEL_PATIENCE_S", 0.5)
 
