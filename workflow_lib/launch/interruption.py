@@ -50,7 +50,7 @@ def signals_noted() -> Iterator[None]:
     then ends waits for jobs, too.
     """
     global _leaves_jobs
-    _leaves_jobs = True
+    before, _leaves_jobs = _leaves_jobs, True
     noted = {signal.SIGINT: note_sigint, signal.SIGTERM: note_sigterm}
     usual = {number: signal.getsignal(number) for number in noted}
     for number, note in noted.items():
@@ -59,6 +59,7 @@ def signals_noted() -> Iterator[None]:
     try:
         yield
     finally:
+        _leaves_jobs = before
         for number, handler in usual.items():
             if handler is not None:
                 signal.signal(number, handler)
