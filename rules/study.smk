@@ -129,7 +129,8 @@ def chosen_sweeps():
     """The sweeps that are run unless targets on the command line name others."""
     platform, specs = INVOCATION.platform, STUDY.sweeps
     named = [(name, known("sweep", name, specs)) for name in INVOCATION.sweeps]
-    chosen = [cells.view_of(*each, platform) for each in named if platform in each[1].platforms]
+    of_platform = [each for each in named if platform in STUDY.platforms_of(each[1])]
+    chosen = [cells.view_of(*each, platform) for each in of_platform]
     if not chosen:
         there = sorted({sweep.spec for sweep in OF_PLATFORM.values()})
         raise WorkflowError(
