@@ -162,8 +162,9 @@ def asked_for():
 
 
 ASKED_FOR = asked_for()
-for mistake in SWEEPS.mistakes:
-    print(f"Left out, as no sweep needs it that is asked for: {mistake}", file=sys.stderr)
+if workflow.is_main_process:
+    for mistake in SWEEPS.mistakes:
+        print(f"Left out, as no sweep needs it that is asked for: {mistake}", file=sys.stderr)
 
 
 def refuse_unreadable_tokens():

@@ -15,8 +15,9 @@ from workflow_lib.launch.script import snapshot
 from workflow_lib.records import RunPaths
 
 open_files.raise_limit()
-# Now, as the code that this process goes on with.
-snapshot.taken()
+if workflow.is_main_process:
+    # Now, as the code that this process goes on with.
+    snapshot.taken()
 
 
 def bound_runs_in_flight():

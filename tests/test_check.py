@@ -12,7 +12,10 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.launch import scripts
+from tests.launch.test_submit import Fake
 from workflow_lib import check
+from workflow_lib.launch import interruption
+from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.records import CheckPaths, CheckRecord, NodeCheck, read_record
 from workflow_lib.study import load_study
 
@@ -84,6 +87,46 @@ def test_clocks_are_compared_by_that_of_the_file_system(tmp_path, monkeypatch):
     ahead = time.time() + 100
     monkeypatch.setattr(check.node_check.time, "time", lambda: ahead)
     assert check.node_check.clock_ahead_s(tmp_path) == pytest.approx(100, abs=10)
+
+
+def test_a_slow_file_system_is_no_wrong_clock(tmp_path, monkeypatch):
+    now = time.time()
+    told = iter([now - 2.0, now + 60.0])
+    monkeypatch.setattr(check.node_check.time, "time", lambda: next(told))
+    assert check.node_check.clock_ahead_s(tmp_path) == 0.0
+
+
+@pytest.mark.parametrize("problem", [None, "scancel: slurmctld does not answer"])
+@pytest.mark.parametrize("when", ["submitting", "waiting"])
+def test_a_job_is_cancelled_whenever_ctrl_c_comes(tmp_path, monkeypatch, when, problem):
+    class Interrupted(Fake):
+        cancelled = 0
+
+        def submit(self, submission):
+            if when == "submitting":
+                raise InterruptedRunError("interrupted")
+            return "41"
+
+        def state(self, job):
+            raise InterruptedRunError("interrupted")
+
+        def cancel(self, job):
+            self.cancelled += 1
+            # Ctrl-C has come once: it may not end this, too.
+            interruption.check()
+            return problem
+
+        cancel_submission = cancel
+
+    scheduler = Interrupted()
+    monkeypatch.setattr(check, "choose", lambda name: scheduler)
+    monkeypatch.setattr(interruption, "_came", 1)
+    monkeypatch.setattr(check, "pause", lambda seconds: None)
+    platform = scripts.platform(tmp_path, "h200")
+    paths = CheckPaths(tmp_path / "check")
+    with pytest.raises(InterruptedRunError, match=problem or "is cancelled"):
+        list(check.of_job(scripts.planned("smoke-h200"), platform, paths))
+    assert scheduler.cancelled == 1
 
 
 def test_each_problem_is_told_once_with_its_nodes():

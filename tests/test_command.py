@@ -155,6 +155,7 @@ class RanError(Exception):
         (["smoke-h200"], 0, ["h200"], True),
         (["smoke-h200"], 1, ["h200"], False),
         (["smoke-h200", "--dry-run"], 1, [], True),
+        (["smoke-h200", "--", "-n"], 1, [], True),
         (["smoke-local"], 1, [], True),
     ],
 )
@@ -168,7 +169,7 @@ def test_the_first_run_on_a_platform_of_slurm_waits_for_its_check(
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("os.execv", became)
     monkeypatch.setattr("workflow_lib.check.main", lambda given: asked.append(given[1]) or failed)
-    run = ["run", *argv, "--results", str(tmp_path)]
+    run = ["run", "--results", str(tmp_path), *argv]
     if ran:
         with pytest.raises(RanError):
             command.main(run)

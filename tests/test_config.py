@@ -736,7 +736,7 @@ def test_an_absent_configuration_is_refused(tmp_path):
         ),
         (
             "sweeps/smoke.yaml",
-            "  - {models: gpt3-tiny, nodes: 2, pp: 2, dp: rest}",
+            "  - {models: gpt3-tiny, nodes: 2, pp: 2, dp: rest, micro_batch_size: 2}",
             "exclude:\n  model: gpt3-tiny",
             "exclude: expected a list, not keys and values; begin each of its entries with a "
             "hyphen and a blank",

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from workflow_lib import cells, node_check, partition, records, results
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell
 from workflow_lib.config import Platform
-from workflow_lib.launch import rendering
+from workflow_lib.launch import interruption, rendering
 from workflow_lib.launch.interruption import InterruptedRunError, pause, signals_noted
 from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.schedulers.choice import choose
@@ -89,14 +90,14 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
             nodes = partition.nodes_of(platform.partition, platform.exclude_nodes)
         except partition.NoAnswerError as error:
             yield Finding("partition", False, str(error))
-            return
-        differences = list(partition.differences(platform, nodes))
-        for difference in differences:
-            yield Finding("partition", False, difference)
-        if down := partition.unavailable(platform, nodes):
-            yield Finding("partition", None, down)
-        if not differences:
-            yield Finding("partition", True, f"{platform.partition} is as the file says")
+        else:
+            differences = list(partition.differences(platform, nodes))
+            for difference in differences:
+                yield Finding("partition", False, difference)
+            if down := partition.unavailable(platform, nodes):
+                yield Finding("partition", None, down)
+            if not differences:
+                yield Finding("partition", True, f"{platform.partition} is as the file says")
     profile = profiles / platform.profile(name) / "config.yaml"
     if not profile.is_file():
         yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
@@ -115,15 +116,15 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
 
 
 def cell_for(study: Study, name: str) -> PlannedCell:
-    """The cell whose job the check resembles: of the sweep smoke if there is one, which has up to
-    two nodes. Raises ConfigError if no cell can run.
+    """The cell whose job the check resembles: of the sweep smoke, which has up to two nodes, or of
+    another where smoke can not run. Raises ConfigError if no cell can run.
     """
-    smoke_first = sorted(study.sweeps.items(), key=lambda each: each[0] != "smoke")
-    specs = Files({each: spec for each, spec in smoke_first if name in study.platforms_of(spec)})
-    for view in cells.expand_study(replace(study, sweeps=specs)).values():
-        for planned in view.cells:
-            if view.platform == name and planned.feasible:
-                return planned
+    for sweep, spec in sorted(study.sweeps.items(), key=lambda each: each[0] != "smoke"):
+        alone = replace(study, sweeps=Files({sweep: spec}))
+        for view in cells.expand_study(alone).values():
+            for planned in view.cells:
+                if view.platform == name and planned.feasible:
+                    return planned
     raise ConfigError(
         f"no sweep has a cell that {name} can run, so there is no job to check it with; "
         f"`python -m workflow_lib.plan --platform {name}` says why"
@@ -179,6 +180,9 @@ def of_job(planned: PlannedCell, platform: Platform, paths: CheckPaths) -> Itera
     except SubmissionError as error:
         yield Finding("job", False, str(error))
         return
+    except InterruptedRunError:
+        with interruption.with_job(times=2):
+            raise _left(scheduler.cancel_submission(record), record.job_name) from None
     if job_id is None:
         yield Finding("job", False, "sbatch said that it submitted a job, and there is none")
         return
@@ -190,12 +194,13 @@ def of_job(planned: PlannedCell, platform: Platform, paths: CheckPaths) -> Itera
             pause(_LOOK_EVERY_S)
             state = scheduler.state(job)
             if scheduler.is_held_unlaunched(state):
-                scheduler.cancel(job)
-                yield Finding("job", False, f"no node could launch job {job_id}: ask your admin")
+                left = scheduler.cancel(job)
+                held = f"no node could launch job {job_id}: ask your admin"
+                yield Finding("job", False, f"{held}; it is left: {left}" if left else held)
                 return
     except InterruptedRunError:
-        scheduler.cancel(job)
-        raise
+        with interruption.with_job(times=2):
+            raise _left(scheduler.cancel(job), job_id) from None
     late_s = _LATE_S if scheduler.runs_elsewhere else _LOOK_EVERY_S
     log = _last_files(paths, cell.nodes, job_id, late_s)
     found = _nodes(paths)
@@ -215,6 +220,13 @@ def of_job(planned: PlannedCell, platform: Platform, paths: CheckPaths) -> Itera
         yield Finding("job", True, f"job {job_id} ran on {on}, wrote its files and read them")
     yield from _of_nodes(found, platform)
     yield _of_clocks(found, node_check.clock_ahead_s(paths.directory))
+
+
+def _left(problem: str | None, job: str) -> InterruptedRunError:
+    """What is said after a signal of a job that Slurm was asked to cancel."""
+    if problem is None:
+        return InterruptedRunError(f"interrupted; job {job} is cancelled")
+    return InterruptedRunError(f"interrupted; job {job} may be left: {problem}. Cancel it")
 
 
 def _of_nodes(nodes: Sequence[NodeCheck], platform: Platform) -> Iterator[Finding]:
@@ -320,9 +332,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         failed = any(each.held is False for each in findings)
         passed = not failed and not chosen.without_job
         records.write_json(paths.result, CheckRecord(name, time.time(), passed, tuple(findings)))
-    except InterruptedRunError:
-        print("triptych: interrupted; the job is cancelled", file=sys.stderr)
-        return 130
+    except InterruptedRunError as error:
+        print(f"triptych: {error}", file=sys.stderr)
+        return interruption.exit_code() or 1
+    except KeyboardInterrupt:
+        print("triptych: interrupted; no job was submitted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except (ConfigError, RecordError, render.RenderError, OSError) as error:
         print(f"triptych: {printable(said(error))}", file=sys.stderr)
         return 1

@@ -33,7 +33,8 @@ _NEEDED = {
 
 
 def clock_ahead_s(directory: Path) -> float:
-    """How far this host's clock is ahead of that of the file system of ``directory``, in s.
+    """How far this host's clock is ahead of that of the file system of ``directory``, in s; 0 where
+    the server's time lies within what the write took here.
 
     A file is written, so its time is the file server's. Raises OSError.
     """
@@ -44,7 +45,8 @@ def clock_ahead_s(directory: Path) -> float:
             stream.write(b"x")
             stream.flush()
             os.fsync(stream.fileno())
-        return (before + time.time()) / 2 - probe.stat().st_mtime
+        after, written = time.time(), probe.stat().st_mtime
+        return max(0.0, before - written) + min(0.0, after - written)
     finally:
         probe.unlink(missing_ok=True)
 

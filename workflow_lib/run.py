@@ -26,6 +26,17 @@ from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 _INVOCATION = Path("config/config.yaml")
+#: options with which Snakemake runs no job
+_RUNS_NOTHING = {
+    "-n",
+    "--dry-run",
+    "--dryrun",
+    "--unlock",
+    "--list",
+    "--summary",
+    "--lint",
+    "--dag",
+}
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -162,7 +173,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
             raise ConfigError(broken)
         print(shlex.join(["snakemake", *command[3:]]), flush=True)
         configuration = chosen.config or Path(invocation.config_directory)
-        if not chosen.dry_run and check.is_due(root, name, platform):
+        runs_nothing = not _RUNS_NOTHING.isdisjoint(command)
+        if not runs_nothing and check.is_due(root, name, platform):
             where = ("--config", str(configuration), "--results", str(root))
             if code := check.main(["--platform", name, *where]):
                 print("Nothing was run; `snakemake` itself runs without a check", file=sys.stderr)

@@ -110,7 +110,7 @@ def _parted(path: Path) -> tuple[bytes, memoryview]:
     if not size:
         raise RecordError(f"{path}:1: empty, expected a header; its writer ended before writing it")
     end = text.index(b"\n")
-    return text[:end].rstrip(b"\r"), memoryview(text)[end + 1 : size]
+    return text[:end], memoryview(text)[end + 1 : size]
 
 
 def _in_range(frame: pl.DataFrame, columns: Sequence[Column]) -> bool:

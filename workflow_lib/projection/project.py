@@ -218,9 +218,18 @@ def recommended(rows: Sequence[Projected]) -> Projected | None:
 
 
 def table(rows: Iterable[Projected], alike: Sequence[Projected]) -> pl.DataFrame:
-    """One row for each layout; ``told_apart`` says whether the first is told apart from it."""
+    """One row for each layout; ``told_apart`` says whether the first is told apart from it, null
+    where that was not asked, as it fits less surely or more.
+    """
     names = {each.label for each in alike}
-    return pl.DataFrame([each.row() | {"told_apart": each.label not in names} for each in rows])
+    fits = alike[0].candidate.fits
+    return pl.DataFrame(
+        [
+            each.row()
+            | {"told_apart": each.label not in names if each.candidate.fits == fits else None}
+            for each in rows
+        ]
+    )
 
 
 def basis(best: Projected, stack: OwnStack, known: Levels, platform: str) -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ def ranked(rows: Sequence[Projected], alike: Sequence[Projected]) -> list[dict[s
         {
             "layout": each.label,
             "told from the first": "–"
-            if each is rows[0]
+            if each is rows[0] or each.candidate.fits != rows[0].candidate.fits
             else "no"
             if each.label in names
             else "yes",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from workflow_lib.records import bounds, ranges
 from workflow_lib.records.columns import Column
 from workflow_lib.records.reading import shown
 
 Field = float | int | str | None
-Row = Mapping[str, Field]
 
 
 def read_header(line: bytes, columns: Sequence[Column]) -> tuple[Column, ...] | None:

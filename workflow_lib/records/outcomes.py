@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -164,11 +165,14 @@ class SuspensionRecord:
 
 def pci_address(bus_id: str | None) -> str | None:
     """A PCI bus id without the function, and with a domain of four digits: "0000:c1:00" of NVML's
-    "00000000:C1:00.0" and AMD SMI's "0000:c1:00.0". None if there is none."""
-    if bus_id is None:
+    "00000000:C1:00.0" and AMD SMI's "0000:c1:00.0". None if there is none, or it has another form.
+    """
+    found = re.fullmatch(
+        r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(\.[0-9a-fA-F])?", bus_id or ""
+    )
+    if found is None:
         return None
-    domain, bus, device = bus_id.partition(".")[0].split(":")
-    return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}"
+    return f"{int(found[1], 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}"
 
 
 @dataclass(frozen=True)

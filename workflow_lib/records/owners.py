@@ -11,7 +11,7 @@ def user_name(number: int) -> str:
     """The name of a user; "user <number>" if the machine knows none."""
     try:
         return pwd.getpwuid(number).pw_name
-    except KeyError:
+    except (KeyError, OverflowError):
         return f"user {number}"
 
 

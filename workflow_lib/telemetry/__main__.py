@@ -46,11 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
     except (TelemetryError, OSError) as error:
         if isinstance(error, LostGpuError):
             _note_loss(paths, node, error.gpu)
+        said = str(error)
+        if isinstance(error, OSError):
+            said = f"{error.filename or path.parent}: {error.strerror or error}"
+        code = _refuse(node, said)
         # Last, as the job ends at once.
         leave_mark(paths.telemetry_failed(node))
-        if isinstance(error, OSError):
-            return _refuse(node, f"{error.filename or path.parent}: {error.strerror or error}")
-        return _refuse(node, str(error))
+        return code
     return 0
 
 

@@ -292,9 +292,9 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             give_back_leftovers(RunPaths(path.parent))
     except (OSError, TelemetryError, records.RecordError) as error:
+        print(f"GPU limits on {node}: {error}", file=sys.stderr, flush=True)
         if given.command == "hold":
             leave_mark(RunPaths(path.parent).limits_failed(node))
-        print(f"GPU limits on {node}: {error}", file=sys.stderr, flush=True)
         return 1
     return 0
 

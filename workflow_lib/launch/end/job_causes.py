@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pwd
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from workflow_lib.launch.end.logs import end_of
 from workflow_lib.launch.end.own_words import own_words
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
-from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
+from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths, user_name
 
 #: Slurm's states of jobs that may have ended too suddenly to report why
 #: (slurm.schedmd.com/job_state_codes.html)
@@ -152,10 +151,7 @@ def _canceller(state: str) -> str:
     """
     if (match := re.fullmatch(r"CANCELLED by (\d+)", state)) is None:
         return ""
-    try:
-        return f" by {pwd.getpwuid(int(match[1])).pw_name}"
-    except (KeyError, OverflowError):
-        return f" by user {match[1]}"
+    return f" by {user_name(int(match[1]))}"
 
 
 def _in_words(job: JobState) -> str:

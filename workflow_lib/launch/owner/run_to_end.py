@@ -73,9 +73,7 @@ def _with_retries(run: OwnedRun) -> OutcomeRecord:
         attempts.set_aside(run.paths)
     while True:
         ended, had_ended = _attempt(run)
-        if ended.outcome.is_result:
-            return ended
-        if interruption.is_asked():
+        if ended.outcome.is_result or interruption.is_asked():
             return ended
         if had_ended:
             # It ended while no process waited. Only a result is taken; else the run is tried again.
