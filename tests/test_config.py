@@ -661,8 +661,8 @@ def test_an_absent_configuration_is_refused(tmp_path):
         ),
         (
             "sweeps/smoke.yaml",
-            "protocol:\n  warmup_steps: 2",
-            "protocol: short\ntraining:\n  warmup_steps: 2",
+            "protocol:\n  warmup_steps: 1",
+            "protocol: short\ntraining:\n  warmup_steps: 1",
             "line 12: the key training is given twice, first in line 7; keep one of them",
         ),
         (

@@ -16,6 +16,7 @@ import pytest
 
 from tests.telemetry.cells import NODE, make_cell
 from workflow_lib import records
+from workflow_lib.records.outcomes import pci_address
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
 CELL = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3)
@@ -318,6 +319,11 @@ def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(
     assert "ranks 0 and 1 trained on the same GPU, 1" in reason(paths)
     write_rank(paths, 1, gpu=1, address="0000:05:00")
     assert "the GPU at 0000:05:00, which is none of the 2 GPUs" in reason(paths)
+
+
+@pytest.mark.parametrize("bus_id", [None, "", "N/A", "c1:00.0", "0000:c1:zz.0"])
+def test_a_bus_id_of_another_form_is_no_address(bus_id: str | None) -> None:
+    assert pci_address(bus_id) is None
 
 
 def test_partitions_of_one_gpu_share_an_address_and_are_taken_in_order(
