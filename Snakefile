@@ -3,5 +3,8 @@ include: "workflow/Snakefile"
 
 
 # Snakemake takes no default from a file that is included.
-use rule all as default with:
+rule default:
     default_target: True
+    input:
+        rules.all.input,
+    localrule: True
