@@ -64,9 +64,13 @@ environment: $(VENV)/.installed ## install pinned versions into .venv
 demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
 	@$(BIN)/python -m workflow_lib.run demo --brief
 
-plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run
-	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) \
-	  --output "$(or $(RESULTS),results)/plans/$(PLATFORM)/plan.parquet"
+# SWEEP where it is given, not its default.
+ONE_SWEEP = $(if $(filter file,$(origin SWEEP)),,$(SWEEP))
+
+plan: $(VENV)/.installed ## what PLATFORM's sweeps, or SWEEP, would run and cost, and what cannot run
+	@$(BIN)/python -m workflow_lib.plan \
+	  $(if $(ONE_SWEEP),--sweep "$(ONE_SWEEP)",--platform $(PLATFORM)) \
+	  --output "$(or $(RESULTS),results)/plans/$(or $(ONE_SWEEP),$(PLATFORM))/plan.parquet"
 
 # MODEL and PLATFORM are files of config/; BATCH (sequences), TOKENS and RUNS (what `python -m
 # workflow_lib.projection collect` wrote) may be given besides.

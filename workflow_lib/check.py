@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from workflow_lib import cells, node_check, partition, records, results
+from workflow_lib import cells, commands, node_check, partition, records, results
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell
 from workflow_lib.config import Platform
@@ -29,7 +30,7 @@ from workflow_lib.launch import interruption, rendering
 from workflow_lib.launch.interruption import InterruptedRunError, pause, signals_noted
 from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.schedulers.choice import choose
-from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, refused
 from workflow_lib.launch.schedulers.scheduler import Submission
 from workflow_lib.launch.schedulers.slurm import sbatch
 from workflow_lib.launch.script import render, snapshot
@@ -47,12 +48,13 @@ from workflow_lib.records import (
     user_name,
 )
 from workflow_lib.safety import printable
-from workflow_lib.study import ConfigError, Files, Study, load_study, lookup
+from workflow_lib.study import ConfigError, Files, Study, load_study, lookup, plain_of
 from workflow_lib.words import counted
 
 #: the job's time limit; packages on a busy file system take minutes to import
 _LIMIT_MIN = 15
 _LOOK_EVERY_S = 0.5
+_ANSWER_TIMEOUT_S = 60.0
 #: how long files of a job that has ended may take to be seen here, as over NFS
 _LATE_S = 75.0
 #: a clock that is off by more confuses which file is younger
@@ -98,21 +100,50 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
                 yield Finding("partition", None, down)
             if not differences:
                 yield Finding("partition", True, f"{platform.partition} is as the file says")
-    profile = profiles / platform.profile(name) / "config.yaml"
+    yield from _of_profile(profiles / platform.profile(name) / "config.yaml", platform, name)
+
+
+def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Finding]:
+    """Have Slurm say whether it takes a job with the partition and account that the profile gives
+    the analysis: where it does not, Snakemake waits without a word.
+    """
     if not profile.is_file():
         yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
-    elif platform.account is not None:
-        text = profile.read_text(encoding="utf-8")
-        if not re.search(r"^[^#\n]*\bslurm_account\b", text, re.MULTILINE):
-            # Where the site gives a user a default account, the analysis needs none.
-            yield Finding(
-                "profile",
-                None,
-                f"{profile} names no account for analysis, and the platform's is "
-                f"{platform.account}: add `- slurm_account={platform.account}` to its "
-                "default-resources and delete slurm-no-account, or delete its directory and let "
-                "`make profiles` write it",
-            )
+        return
+    given = plain_of(profile).get("default-resources") or ()
+    resources = dict(str(each).partition("=")[::2] for each in given)
+    remedy = "or delete its directory and let `make profiles` write it"
+    if platform.account is not None and not resources.get("slurm_account"):
+        # Where the site gives a user a default account, the analysis needs none.
+        yield Finding(
+            "profile",
+            None,
+            f"{profile} names no account for analysis, and the platform's is {platform.account}: "
+            f"add `- slurm_account={platform.account}` to its default-resources and delete "
+            f"slurm-no-account, {remedy}",
+        )
+    options = [
+        f"--{key}={resources[f'slurm_{key}']}"
+        for key in ("partition", "account")
+        if resources.get(f"slurm_{key}")
+    ]
+    command = ("sbatch", "--test-only", *options, "--wrap=true")
+    if platform.partition is None or shutil.which("sbatch") is None:
+        return
+    try:
+        done = commands.run_slurm(command, _ANSWER_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("profile", None, f"sbatch: {error}")
+        return
+    if done.exit_code:
+        is_later = isinstance(refused(done.errors, done.exit_code, name), NotNowError)
+        yield Finding(
+            "profile",
+            None if is_later else False,
+            f"{profile}: Slurm takes no job of the analysis with {' '.join(options)} "
+            f"({'; '.join(done.errors.splitlines())}): correct slurm_partition and "
+            f"slurm_account there, {remedy}",
+        )
 
 
 def cell_for(study: Study, name: str) -> PlannedCell:

@@ -180,7 +180,10 @@ def _default(default: tuple[str, pl.DataFrame] | None) -> str:
     command, plan = default
     rows = list(plan.iter_rows(named=True))
     if not rows:
-        return f"`{command}` runs nothing: config.yaml chooses no sweep of this platform.\n"
+        return (
+            f"`{command}` runs nothing: config.yaml chooses no sweep of this platform. Name one: "
+            f"`{command} results/sweeps/NAME/report.html`.\n"
+        )
     names = list(dict.fromkeys(name for row in rows for name in _sweeps(row)))
     hours = _hours(rows)
     told = "an unknown number of" if hours is None else _shown_hours(hours)

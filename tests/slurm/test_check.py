@@ -24,6 +24,8 @@ class Site:
 
     def __init__(self, cluster: Any, directory: Path) -> None:
         self.cluster, self.directory = cluster, directory
+        #: the directory whose profiles are looked at
+        self.clone = study.ROOT
 
     def command(self, *options: str, **changes: Any) -> list[str]:
         """The command that checks h200 with some keys changed."""
@@ -42,8 +44,8 @@ class Site:
         """
         done = subprocess.run(
             self.command(*options, **changes),
-            cwd=study.ROOT,
-            env=self.environment(),
+            cwd=self.clone,
+            env=self.environment() | {"PYTHONPATH": str(study.ROOT)},
             capture_output=True,
             text=True,
             check=False,
@@ -101,6 +103,24 @@ def test_what_slurm_would_refuse_is_found_without_a_job(site, changes, part, key
     assert found[part].held is False
     assert key in found[part].said
     assert key in printed
+    assert site.jobs() == before
+
+
+@pytest.mark.parametrize("wrong", ["slurm_partition=nowhere", "slurm_account=nobody"])
+def test_a_profile_whose_analysis_slurm_takes_no_job_of_fails(site, wrong):
+    profile = site.directory / "clone" / "profiles" / "slurm_h200" / "config.yaml"
+    shutil.copytree(study.ROOT / "profiles", profile.parents[1])
+    text = profile.read_text(encoding="utf-8")
+    assert "  - slurm_partition=h200\n" in text
+    resources = f"  - slurm_partition=h200\n  - {wrong}\n"
+    if "partition" in wrong:
+        resources = f"  - {wrong}\n"
+    profile.write_text(text.replace("  - slurm_partition=h200\n", resources), encoding="utf-8")
+    site.clone, before = profile.parents[2], site.jobs()
+    code, found, _ = site.check()
+    assert code == 1
+    assert found["profile"].held is False
+    assert wrong.removeprefix("slurm_") in found["profile"].said
     assert site.jobs() == before
 
 

@@ -24,7 +24,7 @@ from tests.slurm.cluster import Cluster, default_directory
 DIRECTORY = study.ROOT / "try-slurm"
 REPORT = Path("results/sweeps/smoke-h200/report.html")
 #: of the checkout, what the copy has of its own, and what is not a part of it
-_OWN = (".git", ".snakemake", "build", "config", "rebuilt", "results", DIRECTORY.name)
+_OWN = (".git", ".snakemake", "build", "config", "profiles", "rebuilt", "results", DIRECTORY.name)
 
 
 def write(directory: Path) -> None:
@@ -35,6 +35,8 @@ def write(directory: Path) -> None:
     for path in study.ROOT.iterdir():
         if path.name not in _OWN and not (directory / path.name).is_symlink():
             (directory / path.name).symlink_to(path)
+    # Of its own, too: what a check says of a profile may be done here.
+    shutil.copytree(study.ROOT / "profiles", directory / "profiles", dirs_exist_ok=True)
     draft = directory / ".config-draft"
     shutil.rmtree(draft, ignore_errors=True)
     study.write(draft)
