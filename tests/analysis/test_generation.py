@@ -123,7 +123,7 @@ def test_a_prefill_that_ends_after_its_step_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_inference_run_without_the_times_of_its_prefills_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="prefill_ended_unix_s is ''"):
+    with pytest.raises(RecordError, match="the row has no prefill_ended_unix_s"):
         reduced(Run(cell=INFERENCE), tmp_path)
 
 
