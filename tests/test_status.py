@@ -47,7 +47,8 @@ def end(paths, outcome, cause="trained to the end"):
 
 
 def only(root):
-    (found,) = status.find(root)
+    ((found,), problems) = status.find(root)
+    assert problems == []
     return found
 
 
@@ -130,7 +131,7 @@ def test_a_planned_run_needs_no_directory(tmp_path):
         {**row, "cell": CELL + "x", "repeats": 3, "profiled_steps": 0, "feasible": False},
     ]
     write_table(table(rows, records.PLAN), tmp_path / "sweeps" / "demo" / "plan.parquet")
-    found = list(status.find(tmp_path))
+    found, _ = status.find(tmp_path)
     assert [(each.cell, each.run, each.state) for each in found] == [
         (CELL, 0, "planned"),
         (CELL, 1, "planned"),
@@ -149,7 +150,7 @@ def test_runs_are_chosen_by_state_outcome_cell_and_node(tmp_path):
     end(make_run(tmp_path, 1), Outcome.COMPLETED)
     end(make_run(tmp_path, 2), Outcome.TIMEOUT)
     begin(make_run(tmp_path, 1, "other/gpt3-tiny/tp2_89abcdef"))
-    runs = list(status.find(tmp_path))
+    runs, _ = status.find(tmp_path)
     assert [each.run for each in status.select(runs, outcomes=["timeout"])] == [2]
     assert [each.run for each in status.select(runs, cells=["lab/"])] == [1, 2]
     assert [each.run for each in status.select(runs, cells=["*/gpt3-tiny"])] == [1]
@@ -196,12 +197,29 @@ def test_json_has_a_line_for_each_run(tmp_path, capsys):
     assert (second["state"], second["outcome"]) == ("planned", None)
 
 
-def test_damage_and_a_missing_directory_are_one_line(tmp_path, capsys):
-    paths = make_run(tmp_path)
-    queue(paths)
-    paths.job.write_text("{")
-    assert status.main(["--results", str(tmp_path)]) == 1
-    assert str(paths.job) in capsys.readouterr().err
+def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path, capsys):
+    damaged, whole = make_run(tmp_path), make_run(tmp_path, run=2)
+    queue(damaged)
+    damaged.job.write_text("{")
+    end(whole, Outcome.COMPLETED)
+    assert status.main(["--results", str(tmp_path), "--json"]) == 1
+    told = capsys.readouterr()
+    assert str(damaged.job) in told.err
+    assert [json.loads(line)["run"] for line in told.out.splitlines()] == [2]
+
+
+def test_a_damaged_plan_is_named_and_runs_on_disk_are_listed(tmp_path, capsys):
+    end(make_run(tmp_path), Outcome.COMPLETED)
+    plan = results.sweep_paths(tmp_path, "demo").plan
+    plan.parent.mkdir(parents=True, exist_ok=True)
+    plan.write_bytes(b"PAR1")
+    assert status.main(["--results", str(tmp_path), "--json"]) == 1
+    told = capsys.readouterr()
+    assert str(plan) in told.err
+    assert len(told.out.splitlines()) == 1
+
+
+def test_a_missing_directory_is_one_line(tmp_path, capsys):
     assert status.main(["--results", os.fspath(tmp_path / "none")]) == 1
     assert "give --results" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,15 +61,24 @@ class RunStatus:
     directory: str
 
 
-def find(root: Path) -> Iterator[RunStatus]:
-    """Yield every run of the results directory ``root``: planned ones, and those on disk.
-
-    Raises records.RecordError if a plan or a run's file is damaged.
+def find(root: Path) -> tuple[list[RunStatus], list[str]]:
+    """Every run of the results directory ``root``: planned ones, and those on disk; and what cannot
+    be read of plans and of runs that are therefore left out.
     """
-    planned = planned_runs(plans_of(root))
+    found, problems = [], []
+    planned: set[tuple[str, int]] = set()
+    for plan in plans_of(root):
+        try:
+            planned |= planned_runs([plan])
+        except (records.RecordError, OSError) as error:
+            problems.append(records.said(error))
     for cell, run in sorted(planned | runs_on_disk(root)):
-        directory = results.run_directory(root, cell, run)
-        yield status(cell, run, directory, (cell, run) in planned)
+        try:
+            directory = results.run_directory(root, cell, run)
+            found.append(status(cell, run, directory, (cell, run) in planned))
+        except (records.RecordError, OSError) as error:
+            problems.append(records.said(error))
+    return found, problems
 
 
 def plans_of(root: Path) -> list[Path]:
@@ -246,7 +255,9 @@ def _what(each: RunStatus) -> str:
 
 def _shortened(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _CAUSE_WIDTH else text[: _CAUSE_WIDTH - 1] + "…"
+    # Its end has the log's words.
+    half = _CAUSE_WIDTH // 2
+    return text if len(text) <= _CAUSE_WIDTH else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def ago(since_unix_s: float | None, now_unix_s: float) -> str:
@@ -298,7 +309,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.status"
 ) -> int:
-    """Print the status; returns the exit code."""
+    """Print the status; returns the exit code: 1 if something could not be read."""
     options = command_line(prog).parse_args(arguments)
     if not results.may_list(options.results):
         said = f"{options.results} is not a directory that you may read; give --results"
@@ -313,7 +324,8 @@ def main(
         )
         return 1
     try:
-        runs = select(find(options.results), *chosen)
+        every, problems = find(options.results)
+        runs = select(every, *chosen)
         if options.again and not runs:
             print("triptych: no run fits the choice, so none will run again", file=sys.stderr)
             return 1
@@ -325,10 +337,13 @@ def main(
             file=sys.stderr,
         )
         return 1
+    for problem in problems:
+        line = printable(f"triptych: left out: {problem}", bounds.MESSAGE_LETTERS.most)
+        print(line, file=sys.stderr)
     if options.json:
         for each in runs:
             print(json.dumps(dataclasses.asdict(each)))
-        return 0
+        return int(bool(problems))
     if runs or any(chosen):
         said = describe(runs, time.time())
     else:
@@ -339,7 +354,7 @@ def main(
             "A snakemake command whose sweeps ask for these runs them again; each keeps this "
             "attempt's files."
         )
-    return 0
+    return int(bool(problems))
 
 
 if __name__ == "__main__":
