@@ -186,7 +186,7 @@ test-long: $(VENV)/.installed-tests ## what takes longer elsewhere: more sites, 
 	@sh tests/slurm/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	  $(BIN)/python -m pytest -m $(LONG) $(ON_CLUSTER) >"$$log" 2>&1 & cluster=$$!; \
-	  $(BIN)/python -m pytest -n 2 $(BY_FILE) -m $(LONG) tests/workflow $(OTHERS); code=$$?; \
+	  $(BIN)/python -m pytest -n 3 $(BY_FILE) -m $(LONG) tests/workflow $(OTHERS); code=$$?; \
 	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
 test-all: test test-older-cpu test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
