@@ -82,3 +82,17 @@ def test_looks_are_those_of_one_window_over_a_real_recording(
         for gpu, figures in metrics.over_window(recording, name, window).items():
             expected: dict[str, Any] = {key: figures[key] for key in looks[name][gpu]}
             assert looks[name][gpu] == pytest.approx(expected, rel=1e-8)
+
+
+def test_a_mean_since_the_reading_before_holds_for_the_whole_time_since_then() -> None:
+    # 10 over the first second, 4 over the next two; the first reading of all has no time.
+    samples = SAMPLES.filter(sensor=0).with_columns(busy=pl.Series([7.0, 10.0, 4.0]))
+    means = Integrals(samples, {"busy": pl.col("busy")}, means=("busy",))
+    assert integral(means, "busy", 0, 0.0, 3.0) == 18.0
+    assert integral(means, "busy", 0, 0.5, 2.0) == 9.0
+    window = Window(100.5, 102.0)
+    assert means.looks(window)["busy"][0]["integral"] == 9.0
+    of_gpu = metrics.over_window(
+        samples.rename({"sensor": "gpu"}), "busy", window, "mean_since_last"
+    )
+    assert of_gpu[0]["integral"] == 9.0

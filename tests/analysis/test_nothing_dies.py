@@ -10,8 +10,8 @@ import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES, MEASURES
-from workflow_lib.records.measures import NOT_MEASURES, File
-from workflow_lib.records.ranges import range_of
+from workflow_lib.records.measures import NOT_MEASURES, File, Reading
+from workflow_lib.records.measures.measure import Statistic
 from workflow_lib.report.cell_page.values import Reasons, figures_of_run
 
 from .synthetic_run import Run
@@ -50,9 +50,10 @@ def test_a_reading_reaches_the_page_of_its_run(file: File, column: str, tmp_path
             return {**fields, column: value | THERMAL}
         # Half as much again, and one more for each second: what was 0 counts up.
         elapsed_s = round(fields["unix_time_s"]) % 1000
-        more = min(1.5 * value + elapsed_s, range_of(column).most)
+        more = min(1.5 * value + elapsed_s, named[column].range.most)
         return {**fields, column: type(value)(more)}
 
+    named = {each.name: each for each in FILES[file]}
     changed = Run(edit_host=edited) if file == "host" else Run(edit=edited)
     before = shown(Run(edit=plain), tmp_path / "before" / "run1")
     after = shown(changed, tmp_path / "after" / "run1")
@@ -64,3 +65,11 @@ def test_what_reaches_no_page_is_a_column_and_the_registry_says_why() -> None:
     for (file, column), reason in NOT_MEASURES.items():
         assert column in {each.name for each in FILES[file]}
         assert reason
+
+
+@pytest.mark.parametrize(
+    ("column", "statistic"), [("energy_j", "mean"), ("memory_temperature_c", "increase")]
+)
+def test_a_counter_has_an_increase_and_no_mean(column: str, statistic: Statistic) -> None:
+    with pytest.raises(ValueError, match=column):
+        Reading("counters", column, statistic)

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from workflow_lib.report.figures import (
+    KINDS,
     FigureEntry,
     Tables,
     figures,
@@ -24,8 +25,6 @@ from workflow_lib.report.figures.optimisation import _VARIANTS
 from .full_matrix import full_matrix, write
 from .looks import laid_out, legible, printed
 
-#: one of each kind
-KINDS = 13
 FATES = ("out of memory", "infeasible", "comm. timeout", "bad telemetry", "not run")
 
 
@@ -43,7 +42,7 @@ def test_each_kind_of_figure_is_drawn_of_few_cells(count: int) -> None:
     entries = figures(full_matrix(count=count, points=15))
     # One cell differs from no other, and beats none.
     comparing = {"optimisation", "microbatch", "recomputation", "energy"}
-    wanted = KINDS - (len(comparing) if count == 1 else 0)
+    wanted = len(KINDS) - (len(comparing) if count == 1 else 0)
     assert len({kind(entry) for entry in entries}) == wanted
     for entry in entries:
         legible(laid_out(entry), entry.stem)
@@ -57,7 +56,7 @@ def test_figures_of_305_cells_fit_into_a_column_without_overlapping_text(of_stud
     by_kind: dict[str, list[FigureEntry]] = {}
     for entry in entries:
         by_kind.setdefault(kind(entry), []).append(entry)
-    assert len(by_kind) == KINDS
+    assert len(by_kind) == len(KINDS)
     for first, *_ in by_kind.values():
         legible(laid_out(first), first.stem)
 

@@ -10,9 +10,17 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.telemetry.nvml import Played
-from workflow_lib.telemetry.nvidia.readings import PERIODS_S
+from workflow_lib import records
+from workflow_lib.records.columns import sampled
 from workflow_lib.telemetry.nvidia.source import NvidiaSource
-from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, UnreadableError
+from workflow_lib.telemetry.source import (
+    READINGS,
+    Poll,
+    PolledSource,
+    TelemetryError,
+    UnreadableError,
+    declared_lacking,
+)
 
 #: nvmlEventType
 ECC_CORRECTED, ECC_UNCORRECTED, PSTATE, XID = 1, 2, 4, 8
@@ -26,8 +34,9 @@ def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> N
 
 
 def lacking(source: NvidiaSource) -> dict[str, str]:
-    """What it cannot tell, besides PCIe's bytes, which it never does."""
-    return {name: why for name, why in source.missing.items() if not name.startswith("pcie_")}
+    """What it cannot tell, besides what is never read through NVML."""
+    never = declared_lacking("nvidia")
+    return {name: why for name, why in source.missing.items() if why != never.get(name)}
 
 
 # --- what cannot be read ------------------------------------------------------------------------
@@ -62,7 +71,9 @@ def test_an_unsupported_reading_is_missing_with_its_reason(
         assert lacking(source) == dict.fromkeys(columns, "Not Supported")
         read = {**source.read(0, 0.0), **source.read_counters(0, 0.0, everything=True)}
         assert not read.keys() & set(columns)
-        assert len(read) + len(set(columns) - {"power_mw"}) == 6 + 14
+        # energy_age_s is filled where the counter is read at its changes.
+        never = {*declared_lacking("nvidia"), "energy_age_s"}
+        assert read.keys() | never | set(columns) == READINGS.keys() | set(columns)
         assert source.errors == {}
 
 
@@ -145,12 +156,23 @@ def test_a_passing_fault_at_the_start_costs_no_column(faults: int, missing: bool
         "any",
         [{"name": "GPU", "reports_power": False}],
         [[Poll(("temperature_c",), lambda: (next(answers),))]],
-        columns=["temperature_c"],
         failures=(),
-        missing={},
     )
     assert source.missing.get("temperature_c") == ("busy" if missing else None)
     assert source.read(0, 0.0) == ({} if missing else {"temperature_c": 35})
+    assert source.errors == {}
+
+
+def test_a_reading_that_has_nothing_yet_is_neither_missing_nor_an_error() -> None:
+    answers = itertools.chain([None, None], itertools.repeat(35))
+    source = PolledSource(
+        "any",
+        [{"name": "GPU", "reports_power": False}],
+        [[Poll(("temperature_c",), lambda: (next(answers),))]],
+        failures=(),
+    )
+    assert "temperature_c" not in source.missing
+    assert [source.read(0, 0.0), source.read(0, 0.1)] == [{}, {"temperature_c": 35}]
     assert source.errors == {}
 
 
@@ -226,7 +248,11 @@ def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: P
         for second, gpu in itertools.product(range(121), range(8)):
             for column in source.read_counters(gpu, played.set_time(second + gpu / 8)):
                 seconds[gpu, column].append(second)
-    periods = {column: period for columns, period in PERIODS_S.items() for column in columns}
+    periods = {
+        name: column.period_s
+        for name, column in sampled(records.GPU_COUNTERS).items()
+        if name not in source.missing and name != "energy_age_s"
+    }
     assert (periods["throttle_power_cap_s"], periods["memory_used_bytes"]) == (10, 10)
     assert {"energy_j"} == periods.keys() - {column for _, column in seconds}
     for (_, column), at in seconds.items():

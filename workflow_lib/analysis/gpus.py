@@ -12,19 +12,16 @@ from workflow_lib.analysis.counters import Counted
 from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, power_limit_w
-from workflow_lib.records import GPUS, Hardware, measures
+from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, GPUS, Hardware, measures
+from workflow_lib.records.columns import sampled
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
-
-#: A gap between two readings is interpolated if it lasts at most this long, or this many sample
-#: periods, whichever is longer. A longer gap makes the measure null.
-_BRIDGED_GAP_S = 5.0
-_BRIDGED_PERIODS = 5.0
 
 #: no driver lets mean power exceed a limit by so much; sensors are off by up to 5 %
 _ABOVE_LIMIT = 1.1
 
 ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
+_READINGS = sampled((*GPU_SAMPLES, *GPU_COUNTERS))
 #: quantity → the column that it is computed from
 _COLUMNS = {**dict.fromkeys(metrics.EVENTS, "event_reasons"), "capped_clock": "sm_clock_mhz"}
 
@@ -41,11 +38,6 @@ _ALWAYS_KNOWN = (
 )
 
 _NONE_INSIDE = "no reading lies within the measured steps"
-
-
-def longest_bridged_s(sample_rate_hz: float) -> float:
-    """The longest gap between two readings that is interpolated, in s."""
-    return max(_BRIDGED_GAP_S, _BRIDGED_PERIODS / sample_rate_hz)
 
 
 def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str, Any]:
@@ -94,7 +86,7 @@ class Gpu:
             self._throttle(),
             self._power_cap(hardware.gpus_per_package),
             self.of_rank,
-            {counter: self._errors(counter) for counter in ERROR_COUNTERS},
+            {counter: self._increase(counter) for counter in ERROR_COUNTERS},
             {"xid_events": self._xid_events()},
         )
         return {
@@ -169,11 +161,15 @@ class Gpu:
         for measure in measures.read_from("gpu", "counters"):
             reading = measure.reading
             assert reading is not None  # read_from() returns only measures with a reading
-            column, fast = reading.column, reading.file == "gpu"
-            problem = self._problem(column) if fast else self._never(column)
+            column = reading.column
+            # A highest or lowest of slow readings needs none at the ends of the window.
+            strict = reading.file == "gpu" or reading.statistic == "mean"
+            problem = self._problem(column) if strict else self._never(column)
             if measure.sensor == "power":
                 problem = self._package_reason(hardware.gpus_per_package) or problem
-            if reading.statistic == "mean":
+            if reading.statistic == "increase":
+                found[measure.name] = scaled(self._increase(column), reading.factor)
+            elif reading.statistic == "mean":
                 whole = self._of_look(column, "integral", problem)
                 mean = over(whole, self.window.duration_s)
                 found[measure.name] = scaled(mean, reading.factor)
@@ -208,8 +204,10 @@ class Gpu:
             return f"the first {column} was read {late_s:.3g} s after the measured steps began"
         if early_s > 0:
             return f"the last {column} was read {early_s:.3g} s before the measured steps ended"
-        bridged_s = longest_bridged_s(self.recording.start.sample_rate_hz)
-        if not any_gap and look["longest_gap_s"] > bridged_s:
+        if any_gap:
+            return None
+        bridged_s = _READINGS[column].bridged_s(self.recording.start.sample_rate_hz)
+        if look["longest_gap_s"] > bridged_s:
             return (
                 f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
                 f"{bridged_s:.3g} s that are interpolated"
@@ -286,8 +284,8 @@ class Gpu:
             "capped_clock_share": over(clock, (capped_s or 1.0) * (highest_mhz or 1.0)),
         }
 
-    def _errors(self, counter: str) -> Known:
-        """How many errors a counter counted between the readings that bracket the window."""
+    def _increase(self, counter: str) -> Known:
+        """How much a counter counted between the readings that bracket the window."""
         span = self.spans[counter]
         if span is None:
             return None, self.recording.why_absent(counter)
@@ -296,7 +294,7 @@ class Gpu:
             return None, f"{counter} was not read both before and after the measured steps"
         if span.fell:
             return None, f"the counter {counter} ran backwards"
-        return int(around[1].value - around[0].value), ""
+        return _READINGS[counter].type(around[1].value - around[0].value), ""
 
     def _package_reason(self, gpus_per_package: int) -> str | None:
         sensor = self.recording.start.power_sensor(self.gpu, gpus_per_package)

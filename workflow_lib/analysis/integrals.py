@@ -1,8 +1,9 @@
 """Integrals over time of GPU readings, prepared once so that the integral over any span is cheap.
 
 At each reading, the integral since the GPU's first reading is stored. Between two readings the
-quantity is taken to be a straight line. The integral over a span is the difference of two such
-integrals, at its end and at its start. This is the trapezoid rule with interpolated edges, as in
+quantity is taken to be a straight line, or, where a reading is the mean since the one before it
+(``Kind`` in :mod:`workflow_lib.records.columns`), to be that mean. The integral over a span is the
+difference of two such integrals, at its end and at its start. This is the rule of
 :func:`workflow_lib.analysis.metrics.over_window`, but it does not go through all readings for each
 span: a run has hundreds of spans, and each GPU tens of thousands of readings.
 
@@ -11,7 +12,7 @@ In arrays, NaN stands for what is not known; files never hold NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,11 +42,13 @@ class _Readings:
     #: the times of all GPUs on one axis, each GPU's ``apart_s`` after those of the GPU before
     keys: Floats
     values: Mapping[str, Floats]
+    #: those of the quantities whose readings are means since the reading before
+    means: Collection[str]
     origin_unix_s: float
     apart_s: float
 
     @staticmethod
-    def of(samples: pl.DataFrame, names: Sequence[str]) -> _Readings:
+    def of(samples: pl.DataFrame, names: Sequence[str], means: Collection[str]) -> _Readings:
         """Prepare readings.
 
         ``samples`` has ``sensor``, ``unix_time_s`` and ``names``, no nulls, and each GPU's rows in
@@ -58,7 +61,7 @@ class _Readings:
         next_s[:-1] = np.where(sensors[1:] == sensors[:-1], times[1:] - times[:-1], np.nan)
         keys = sensors * apart_s + (times - origin)
         values = {name: samples[name].to_numpy() for name in names}
-        return _Readings(sensors, times, next_s, keys, values, origin, apart_s)
+        return _Readings(sensors, times, next_s, keys, values, means, origin, apart_s)
 
     @cached_property
     def firsts(self) -> Numbers:
@@ -78,7 +81,8 @@ class _Readings:
         found = {}
         for name, value in self.values.items():
             found[name] = np.zeros(value.size)
-            np.cumsum(half_s * (value[:-1] + value[1:]), out=found[name][1:])
+            first = value[1:] if name in self.means else value[:-1]
+            np.cumsum(half_s * (first + value[1:]), out=found[name][1:])
         return found
 
     def until(self, sensors: Numbers, moments: Floats, names: Sequence[str]) -> list[Floats]:
@@ -97,7 +101,7 @@ class _Readings:
         found = []
         for name in names:
             value, integral = self.values[name], self.integrals[name][before]
-            at = value[before]
+            at = value[after if name in self.means else before]
             # Beyond the last reading there is no next one, and this is NaN.
             with np.errstate(invalid="ignore", divide="ignore"):
                 rise = since * since / self.next_s[before] * (value[after] - at) / 2
@@ -110,10 +114,16 @@ class Integrals:
     """Quantities of a run's GPUs over time; each GPU has a number in the run, its ``sensor``.
 
     ``samples`` has ``sensor`` and ``unix_time_s`` (s), sorted by both. ``quantities`` are computed
-    from its columns, and are null where they were not read.
+    from its columns, and are null where they were not read. Readings of
+    those in ``means`` are means since the reading before.
     """
 
-    def __init__(self, samples: pl.DataFrame, quantities: Mapping[str, pl.Expr]) -> None:
+    def __init__(
+        self,
+        samples: pl.DataFrame,
+        quantities: Mapping[str, pl.Expr],
+        means: Collection[str] = (),
+    ) -> None:
         frame = samples.select(
             "sensor",
             "unix_time_s",
@@ -123,11 +133,11 @@ class Integrals:
         whole = [name for name in quantities if not frame[name].null_count()]
         self._of: dict[str, _Readings] = {}
         if whole:
-            self._of |= dict.fromkeys(whole, _Readings.of(frame, whole))
+            self._of |= dict.fromkeys(whole, _Readings.of(frame, whole, means))
         for name in quantities:
             if name not in self._of:
                 rows = frame.select("sensor", "unix_time_s", name).drop_nulls()
-                self._of[name] = _Readings.of(rows, [name])
+                self._of[name] = _Readings.of(rows, [name], means)
 
     def over(self, quantity: str, sensors: Numbers, starts: Floats, ends: Floats) -> Floats:
         """The integral (unit·s) over spans, NaN where readings do not reach to their ends.

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from workflow_lib.records.columns import Kind
+
 # NVML clocks-event-reasons bits (nvml.h, nvmlClocksEventReason*).
 POWER_CAP = 0x4
 HARDWARE_SLOWDOWN = 0x8
@@ -43,14 +45,17 @@ class Window:
         return self.end_unix_s - self.start_unix_s
 
 
-def over_window(samples: pl.DataFrame, quantity: str, window: Window) -> dict[int, dict[str, Any]]:
+def over_window(
+    samples: pl.DataFrame, quantity: str, window: Window, kind: Kind = "point"
+) -> dict[int, dict[str, Any]]:
     """Statistics of a quantity within a window, for each GPU that has a reading of it.
 
     ``samples`` has ``gpu`` and ``unix_time_s`` (s), in the order of time; ``quantity`` is a column,
     null where it was not read. The statistics of a GPU, with u for the quantity's unit:
 
     - ``integral`` (u·s): the trapezoid rule, Σ (b − a)·v((a + b)/2) over the segments cut to the
-      window, where v is the straight line between two readings
+      window, where v is the straight line between two readings; or, if ``kind`` says that a
+      reading is the mean since the one before, that mean
     - ``increase`` (u): v(end) − v(start), for cumulative counters
     - ``readings``, ``peak``, ``lowest`` (u): how many lie within the window, and the highest and
       lowest of them
@@ -63,13 +68,16 @@ def over_window(samples: pl.DataFrame, quantity: str, window: Window) -> dict[in
     read = samples.select("gpu", "unix_time_s", pl.col(quantity).cast(pl.Float64)).drop_nulls()
     gpus, times, values = (column.to_numpy() for column in read.iter_columns())
     return {
-        gpu: _of_gpu(times[gpus == gpu], values[gpus == gpu], window)
+        gpu: _of_gpu(times[gpus == gpu], values[gpus == gpu], window, kind)
         for gpu in np.unique(gpus).tolist()
     }
 
 
 def _of_gpu(
-    times: npt.NDArray[np.float64], values: npt.NDArray[np.float64], window: Window
+    times: npt.NDArray[np.float64],
+    values: npt.NDArray[np.float64],
+    window: Window,
+    kind: Kind,
 ) -> dict[str, Any]:
     start, end = window.start_unix_s, window.end_unix_s
     left, right = np.maximum(times[:-1], start), np.minimum(times[1:], end)
@@ -77,6 +85,8 @@ def _of_gpu(
     lasting, left, right = np.diff(times)[parts], left[parts], right[parts]
     slopes = np.diff(values)[parts] / lasting
     middles = values[:-1][parts] + slopes * ((left + right) / 2 - times[:-1][parts])
+    if kind == "mean_since_last":
+        middles = values[1:][parts]
     inside = values[(times >= start) & (times <= end)]
     return {
         "integral": math.fsum((right - left) * middles),

@@ -20,18 +20,26 @@ from workflow_lib.analysis.known import Known, Values, known, over, reasons_text
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.analysis.unused_gpus import rows_of_others, unused_row
-from workflow_lib.records import Hardware, measures
+from workflow_lib.records import HOST_SAMPLES, Hardware, measures
+from workflow_lib.records.columns import Kind, sampled
 from workflow_lib.records.measures import Reading
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
-#: a longer gap in a node's own readings is not interpolated; these come from slow buses, but change
-#: with nothing but the load
-_BRIDGED_HOST_S = 30.0
+_HOST = sampled(HOST_SAMPLES)
+#: means since the row before that are integrated as if they were points. Rows are a second apart,
+#: so the mean over a window is off by half a second's change at each end.
+_TAKEN_AS_POINTS = ("cpu_utilisation_percent",)
 #: CPU time of the sampler itself, a column of the node's readings
 _OWN_CPU_TIME = "sampler_cpu_time_s"
 _NONE_INSIDE = "no reading lies within the measured steps"
+#: counters of GPUs whose increase is a measure
+_COUNTED = tuple(
+    measure.reading.column
+    for measure in measures.read_from("counters")
+    if measure.reading and measure.reading.statistic == "increase"
+)
 #: for a GPU that no rank used
 _NOT_COUNTED = Counted(None, "the energy counter is not asked for")
 
@@ -90,8 +98,8 @@ def reduce_nodes(
         **recordings.power_over_time.looks(window),
         **recordings.slow_over_time.looks(window),
     }
-    counters = (*throttling.COUNTERS, *ERROR_COUNTERS)
-    spans = spans_of(recordings.counters, counters, window)
+    counters = dict.fromkeys((*throttling.COUNTERS, *ERROR_COUNTERS, *_COUNTED))
+    spans = spans_of(recordings.counters, tuple(counters), window)
     throttled = _throttled(recordings, spans)
     bursts = throttling.bursts_at_limit(recordings.power, window)
     host = _looks_at_hosts(recordings, window)
@@ -205,7 +213,11 @@ def _looks_at_hosts(recordings: Recordings, window: Window) -> dict[str, dict[in
     host = recordings.host.rename({"sensor": "gpu"})
     columns = {each.reading.column for each in measures.read_from("host") if each.reading}
     columns.add(_OWN_CPU_TIME)
-    return {column: metrics.over_window(host, column, window) for column in sorted(columns)}
+    looks = {}
+    for column in sorted(columns):
+        kind: Kind = "point" if column in _TAKEN_AS_POINTS else _HOST[column].kind
+        looks[column] = metrics.over_window(host, column, window, kind)
+    return looks
 
 
 def _of_host(
@@ -238,10 +250,11 @@ def _host_problem(
     first_unix_s, last_unix_s = look["first_unix_s"], look["last_unix_s"]
     if first_unix_s > window.start_unix_s or last_unix_s < window.end_unix_s:
         return f"{column} was not read throughout the measured steps"
-    if look["longest_gap_s"] > _BRIDGED_HOST_S:
+    bridged_s = _HOST[column].bridged_s(recording.start.sample_rate_hz)
+    if look["longest_gap_s"] > bridged_s:
         return (
             f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
-            f"{_BRIDGED_HOST_S:g} s that are interpolated"
+            f"{bridged_s:g} s that are interpolated"
         )
     if reading.statistic == "increase" and look["falls"]:
         return f"the counter {column} ran backwards"

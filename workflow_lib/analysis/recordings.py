@@ -7,7 +7,7 @@ more time than its rows. In these tables each GPU has a number in the run, its `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,12 +40,18 @@ from workflow_lib.records import (
     read_if_there,
     read_record,
 )
+from workflow_lib.records.columns import sampled
 
 
 def _columns(file: measures.File) -> tuple[str, ...]:
     """The columns of a sampler's file that measures are read from."""
     found = (each.reading.column for each in measures.read_from(file) if each.reading)
     return tuple(dict.fromkeys(found))
+
+
+def _means(columns: Sequence[Column]) -> Collection[str]:
+    """Those whose readings are means since the reading before."""
+    return {name for name, each in sampled(columns).items() if each.kind == "mean_since_last"}
 
 
 #: power of at least this share of the limit counts as at the limit: on an H200 at its cap, the
@@ -133,9 +139,8 @@ class Recordings:
     def over_time(self) -> Integrals:
         """The readings of every tick, and ``sample``, which is 1 wherever there is a row."""
         plain = {name: pl.col(name) for name in _FAST}
-        return Integrals(
-            self.samples, {"sample": pl.lit(1.0), **plain, **metrics.EVENTS, **CAPPED_CLOCK}
-        )
+        quantities = {"sample": pl.lit(1.0), **plain, **metrics.EVENTS, **CAPPED_CLOCK}
+        return Integrals(self.samples, quantities, _means(GPU_SAMPLES))
 
     @cached_property
     def power_over_time(self) -> Integrals:
@@ -145,7 +150,8 @@ class Recordings:
     @cached_property
     def slow_over_time(self) -> Integrals:
         """The slow readings of GPUs, which have a period of their own."""
-        return Integrals(self.counters, {name: pl.col(name) for name in _SLOW})
+        quantities = {name: pl.col(name) for name in _SLOW}
+        return Integrals(self.counters, quantities, _means(GPU_COUNTERS))
 
     def of(self, quantity: str) -> Integrals:
         """The integrals that hold ``quantity``, which is ``power_w`` or another reading of every

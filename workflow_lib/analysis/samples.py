@@ -114,12 +114,13 @@ def _parted(path: Path) -> tuple[bytes, memoryview]:
 
 
 def _in_range(frame: pl.DataFrame, columns: Sequence[Column]) -> bool:
-    """Whether all numbers are in the ranges of their columns (records.ranges)."""
-    numbers = [column.name for column in columns if column.type is not str]
+    """Whether all numbers are in the ranges of their columns."""
+    numbers = [column for column in columns if column.type is not str]
+    names = [column.name for column in numbers]
     return not any(
-        ranges.problem(name, value)
-        for ends in (frame.select(pl.col(numbers).min()), frame.select(pl.col(numbers).max()))
-        for name, value in zip(numbers, ends.row(0), strict=True)
+        ranges.problem(column.name, value, column.range)
+        for ends in (frame.select(pl.col(names).min()), frame.select(pl.col(names).max()))
+        for column, value in zip(numbers, ends.row(0), strict=True)
     )
 
 

@@ -14,18 +14,19 @@ import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.counters import Counted
-from workflow_lib.analysis.gpus import longest_bridged_s
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
-from workflow_lib.records import Cell
+from workflow_lib.records import GPU_SAMPLES, Cell
+from workflow_lib.records.columns import sampled
 from workflow_lib.words import counted as in_words
 
 #: columns of STEP_TIMES that come from telemetry
 _OF_POWER = ("energy_j", "power_mean_w")
 _OF_TEMPERATURE = ("temperature_mean_c", "hottest_c", "hottest_node", "hottest_gpu")
 _OF_CLOCK = ("sm_clock_mean_mhz",)
+_READINGS = sampled(GPU_SAMPLES)
 
 
 def step_rows(
@@ -139,7 +140,8 @@ def _over_gpus(
     means = mean_over_spans(recordings, sensors, quantity, windows)
     if quantity == "power_w":
         means *= np.array([counted[sensor].share or 1.0 for sensor in sensors])[:, None]
-    bridged_s = longest_bridged_s(max(e.start.sample_rate_hz for e in recordings.nodes.values()))
+    rate_hz = max(each.start.sample_rate_hz for each in recordings.nodes.values())
+    bridged_s = _READINGS[quantity].bridged_s(rate_hz)
     # Gaps that are too long are not interpolated.
     rows = {sensor: row for row, sensor in enumerate(sensors)}
     for sensor, start, end in recordings.of(quantity).holes(quantity, bridged_s):

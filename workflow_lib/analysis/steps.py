@@ -21,11 +21,7 @@ from workflow_lib.records import (
     read_record,
 )
 
-_OPTIONAL = (
-    *("loss", "memory_allocated_bytes", "memory_peak_bytes"),
-    *(column.name for column in STEPS if column.later),
-)
-
+_OPTIONAL = tuple(column.name for column in STEPS if column.optional)
 
 #: a larger relative difference between the losses of two ranks is not rounding
 _LOSS_ROUNDING = 1e-5

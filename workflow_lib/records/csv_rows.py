@@ -61,7 +61,7 @@ def _parsed(text: str, column: Column) -> Field:
         value = math.nan
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{column.name} is {shown(text)}, expected {_kind(column)}")
-    if allowed := ranges.problem(column.name, value):
+    if allowed := ranges.problem(column.name, value, column.range):
         raise ValueError(f"{column.name} is {shown(text)}, expected {allowed}")
     return value
 

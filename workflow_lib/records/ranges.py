@@ -1,8 +1,9 @@
 """The ranges of numbers in records and CSV files, and which names of nodes and cells are valid.
 
 A field name means the same in all files, and names carry units. So the range of a number follows
-from its name. A value outside its range is damaged or made up. It is refused, so that no mean
-includes it.
+from its name, unless :mod:`records.columns <workflow_lib.records.columns>` declares it for a
+reading. A value outside its range is damaged or made up. It is refused, so that no mean includes
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Range(NamedTuple):
 
 #: the range of every other count, size or time; sums and products of such numbers do not overflow
 _ANY = Range(0, 1e18)
-_SIGNED = Range(-1e18, 1e18)
+SIGNED = Range(-1e18, 1e18)
 _COUNT = Range(1, bounds.DIMENSION.most)
 _DEGREE = Range(1, bounds.RANKS.most)
 #: field name → range
@@ -59,24 +60,17 @@ _NAMED = {
     "sample_rate_hz": Range(0, 1e6),
     "interleaved_rates_hz": Range(0, 1e6),
     "block_s": Range(0, 1e9),
-    "loss": _SIGNED,
-    # a counter that stepped back
-    "cpu_energy_j": _SIGNED,
+    "loss": SIGNED,
     # intervals of gains or differences
-    **dict.fromkeys(("estimate", "low", "high"), _SIGNED),
+    **dict.fromkeys(("estimate", "low", "high"), SIGNED),
     # one clock minus another
     "ahead_s": Range(-1e11, 1e11),
     "learning_rate": Range(0, 1e38),
-    "driver_time_us": Range(0, 1e17),
     "power_limit_w": Range(1e-3, 1e9),
     "power_limits_w": Range(1, bounds.POWER_LIMIT_W.most),
     "clock_limits_mhz": Range(1, bounds.CLOCK_LIMIT_MHZ.most),
-    "utilisation_percent": Range(0, 100),
-    # The kernel counts CPU time in ticks, so a share may be above 100 % by a tick.
-    "cpu_utilisation_percent": Range(0, 101),
-    "event_reasons": Range(0, 2**62),
     # Python gives a signal as a negative exit code
-    **dict.fromkeys(("exit_code", "training_exit_code", "telemetry_exit_code"), _SIGNED),
+    **dict.fromkeys(("exit_code", "training_exit_code", "telemetry_exit_code"), SIGNED),
 }
 #: end of a field name → range; the first that fits counts
 _ENDINGS = (
@@ -105,10 +99,12 @@ def range_of(name: str) -> Range:
     return next((each for ending, each in _ENDINGS if name.endswith(ending)), _ANY)
 
 
-def problem(name: str, value: object) -> str:
-    """What was expected instead of this value in a field of this name; "" if the value is valid."""
+def problem(name: str, value: object, allowed: Range | None = None) -> str:
+    """What was expected instead of this value in a field of this name; "" if the value is valid.
+    ``allowed`` is the range of a number, if another than its name tells.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        allowed = range_of(name)
+        allowed = allowed or range_of(name)
         # Written so that NaN is in no range.
         return "" if allowed.least <= value <= allowed.most else f"{allowed}"
     if isinstance(value, str) and name in _NODES and not is_file_name(value):

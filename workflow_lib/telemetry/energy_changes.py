@@ -17,11 +17,10 @@ from __future__ import annotations
 import math
 import time
 
-from workflow_lib.telemetry.source import Source, Value
+from workflow_lib.telemetry.source import READINGS, Source, Value
 
-#: each GPU's counter is read at one change in this time, or once in as many seconds as there are
-#: GPUs: a search costs 15 to 35 ms of calls, so one a second is 2 to 4 % of a core on any node
-ROUND_S = 2.0
+#: Each GPU's counter is read at one change in the period of its column, or once in as many seconds
+#: as there are GPUs: a search costs 15 to 35 ms of calls, so one a second is 2 to 4 % of a core.
 _SEARCH_EVERY_S = 1.0
 #: from the beginning of one call to that of the next
 _EVERY_S = 0.01
@@ -35,7 +34,9 @@ class EnergyChanges:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._gpus = tuple(source.energy_in_steps)
-        self._spacing_s = max(ROUND_S / max(len(self._gpus), 1), _SEARCH_EVERY_S)
+        self._spacing_s = max(
+            READINGS["energy_j"].period_s / max(len(self._gpus), 1), _SEARCH_EVERY_S
+        )
         #: of the present search: when its first call began, and the last one that gave the value
         #: before; that value (None before the first call); and the time that all calls took
         self._since_s = self._before_s = self._cost_s = 0.0

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workflow_lib.records import GPU_COUNTERS, Cell
+from workflow_lib.records import Cell
 from workflow_lib.telemetry.node.host import CpuUtilisation
-from workflow_lib.telemetry.source import Value
+from workflow_lib.telemetry.source import READINGS, TICK_READINGS, Value, declared_lacking
 
 #: the power limit if the platform states none; it is not that of a real GPU
 _POWER_LIMIT_W = 300.0
@@ -60,16 +60,6 @@ _GIB = 2**30
 #: as in NVIDIA's driver: a sample every 20 ms, of which the last 119 are kept
 _SAMPLE_PERIOD_US = 20_000
 _SAMPLES_KEPT = 119
-#: the columns of GPU_COUNTERS that the model has
-_COUNTERS = frozenset(
-    (
-        *("energy_j", "memory_temperature_c", "memory_used_bytes"),
-        *("throttle_power_cap_s", "throttle_sw_thermal_s"),
-        *("throttle_hw_thermal_s", "throttle_power_brake_s"),
-    )
-)
-#: columns that the sampler fills itself
-_OF_EVERY_ROW = frozenset(("unix_time_s", "gpu", "read_cost_s"))
 
 
 @dataclass
@@ -160,12 +150,11 @@ class SimulatedSource:
             }
             for gpu in range(count)
         ]
+        simulated = (*TICK_READINGS, *self._counters(0))
         self.missing: dict[str, str] = {
-            column.name: "not simulated"
-            for column in GPU_COUNTERS
-            if column.name not in _COUNTERS | _OF_EVERY_ROW
+            **{column: "not simulated" for column in READINGS if column not in simulated},
+            **declared_lacking(self.name),
         }
-        self.missing["event"] = "simulated GPUs have no driver that reports events"
         self.errors: Counter[str] = Counter()
 
     def read(self, gpu: int, unix_time_s: float) -> dict[str, Value]:
@@ -195,10 +184,13 @@ class SimulatedSource:
         self, gpu: int, unix_time_s: float, everything: bool = False
     ) -> dict[str, Value]:
         """Read all counters of a GPU; all are due at every call. See Source."""
-        number = gpu // self._dies_per_package
-        die, package = self._dies[gpu], self._packages[number]
         if self._reports_power(gpu):
-            self._advance(package, self._members(number), unix_time_s)
+            number = gpu // self._dies_per_package
+            self._advance(self._packages[number], self._members(number), unix_time_s)
+        return self._counters(gpu)
+
+    def _counters(self, gpu: int) -> dict[str, Value]:
+        die, package = self._dies[gpu], self._packages[gpu // self._dies_per_package]
         values: dict[str, Value] = {
             "throttle_power_cap_s": package.capped_s,
             "throttle_sw_thermal_s": 0.0,

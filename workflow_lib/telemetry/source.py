@@ -14,8 +14,26 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from workflow_lib import gpu_models
+from workflow_lib.records.columns import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
+    GPU_SAMPLES,
+    POWER_SAMPLES,
+    SampledColumn,
+    sampled,
+)
 
 Value = float | int | None
+
+#: what is read of GPUs at ticks, and at ticks or on periods of its own, by name
+TICK_READINGS: Mapping[str, SampledColumn] = sampled(GPU_SAMPLES)
+READINGS: Mapping[str, SampledColumn] = {**TICK_READINGS, **sampled(GPU_COUNTERS)}
+
+
+def declared_lacking(source: str) -> dict[str, str]:
+    """Column → why a source never has it."""
+    columns = {**READINGS, **sampled((*POWER_SAMPLES, *GPU_EVENTS))}
+    return {name: c.lacking[source] for name, c in columns.items() if source in c.lacking}
 
 
 class TelemetryError(Exception):
@@ -107,23 +125,7 @@ class Source(Protocol):
         ...
 
 
-#: Column → bounds of a reading (exclusive, inclusive); those of power are of each GPU. A value
-#: outside is not a reading but a fault or a sentinel: for example 0 °C on a working GPU, or all
-#: bits set for "not applicable".
-_BOUNDS: Mapping[str, tuple[float, float]] = {
-    "temperature_c": (0.0, 200.0),
-    "memory_temperature_c": (0.0, 200.0),
-    "edge_temperature_c": (0.0, 200.0),
-    # Negative if the core is hotter than the limit.
-    "thermal_margin_c": (-200.0, 200.0),
-    "sm_clock_mhz": (-1.0, 10_000.0),
-    "memory_clock_mhz": (-1.0, 20_000.0),
-    "utilisation_percent": (-1.0, 100.0),
-    "energy_j": (0.0, 1e13),
-}
-_OTHER_BOUNDS = (-1.0, 2.0**63 - 1)
-
-#: how often a GPU's seldom readings are read
+#: how often those of GPU_SAMPLES are read that have a period
 _SELDOM_S = 0.5
 #: a tick that comes up to this much early also reads the seldom readings
 _EARLY_S = 0.02
@@ -136,13 +138,11 @@ class Poll:
     """One call to the driver, and the columns that it fills."""
 
     columns: tuple[str, ...]
-    #: returns one value a column, or an error in its place
-    read: Callable[[], Sequence[float | int | UnreadableError]]
-    #: for GPU_COUNTERS how often it is read; 0 for GPU_SAMPLES
-    period_s: float = 0.0
-    #: for GPU_SAMPLES: whether only the first tick of every half second reads it, because it
-    #: changes slowly
-    seldom: bool = False
+    #: returns one value a column, or an error in its place; or None if there is nothing to tell
+    #: yet, as the first time that a mean since the last reading is asked for
+    read: Callable[[], Sequence[float | int | UnreadableError | None]]
+    #: for GPU_COUNTERS how often it is read; None if as often as its columns declare
+    period_s: float | None = None
     #: for energy_j: whether it is read at its changes, and otherwise only if all is read
     at_changes: bool = False
 
@@ -151,13 +151,17 @@ class Poll:
 class _KnownPoll:
     """A poll that works: which of its values are used, and when it is due."""
 
-    read: Callable[[], Sequence[float | int | UnreadableError]]
+    read: Callable[[], Sequence[float | int | UnreadableError | None]]
     #: for every column that the GPU supports: index of its value, name, bounds
     columns: list[tuple[int, str, float, float]]
     period_s: float
-    seldom: bool
     at_changes: bool
     due_unix_s: float | None = None
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it fills GPU_SAMPLES."""
+        return self.columns[0][1] in TICK_READINGS
 
     def is_due(self, unix_time_s: float) -> bool:
         """Whether the period is over, or the clock was set back by more than a period."""
@@ -176,15 +180,14 @@ class PolledSource:
         name: str,
         gpus: Sequence[Mapping[str, Any]],
         polls: Sequence[Sequence[Poll]],
-        columns: Sequence[str],
         failures: tuple[type[Exception], ...],
-        missing: Mapping[str, str],
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         """Probe every call of every GPU.
 
-        ``polls`` are the calls of each GPU, ``columns`` those that they may fill. ``missing`` gives
-        reasons for columns that are known to stay empty. Raises TelemetryError if a GPU that should
-        report power does not.
+        ``polls`` are the calls of each GPU. ``missing`` gives reasons for columns that this driver
+        does not fill, besides those that their declarations give. Raises TelemetryError if a GPU
+        that should report power does not.
         """
         self.name = name
         self.gpus = gpus
@@ -200,21 +203,27 @@ class PolledSource:
         self._energy: dict[int, _KnownPoll] = {}
         for gpu, gpu_polls in enumerate(polls):
             known, unsupported = self._probe(gpu, gpu_polls)
-            fast = [poll for poll in known if not poll.period_s]
-            self._at_every_tick.append([poll for poll in fast if not poll.seldom])
+            fast = [poll for poll in known if poll.is_fast]
+            self._at_every_tick.append([poll for poll in fast if not poll.period_s])
             self._now_and_then.append(fast)
-            self._counters.append([poll for poll in known if poll.period_s])
+            self._counters.append([poll for poll in known if not poll.is_fast])
             for poll in known:
                 if poll.at_changes:
                     self._energy[gpu] = poll
             reasons.append(unsupported)
         self.energy_in_steps: Sequence[int] = tuple(self._energy)
+        filled = {column for of_gpu in polls for poll in of_gpu for column in poll.columns}
+        if any(poll.at_changes for of_gpu in polls for poll in of_gpu):
+            filled.add("energy_age_s")
         self.missing: dict[str, str] = {
-            "power_mw": f"no power samples of the driver's own are collected from {name}",
-            "event": f"no events are collected from {name}",
-            **missing,
-            **_common_reasons(reasons, columns),
+            **{column: f"not read from {name}" for column in READINGS if column not in filled},
+            **declared_lacking(name),
+            **(missing or {}),
         }
+        for column in READINGS:
+            reason = common_reason([unsupported.get(column) for unsupported in reasons])
+            if reason is not None:
+                self.missing[column] = reason
         for gpu, (entry, unsupported) in enumerate(zip(gpus, reasons, strict=True)):
             if entry["reports_power"] and "power_w" in unsupported:
                 raise TelemetryError(
@@ -284,6 +293,8 @@ class PolledSource:
                 continue
             for place, column, low, high in poll.columns:
                 value = readings[place]
+                if value is None:
+                    continue
                 if isinstance(value, UnreadableError):
                     problems[column] = _one_line(value)
                 elif low < value <= high:
@@ -306,14 +317,16 @@ class PolledSource:
         known: list[_KnownPoll] = []
         unsupported: dict[str, str] = {}
         for poll in polls:
+            period_s = poll.period_s
+            if period_s is None:
+                period_s = min(READINGS[column].period_s for column in poll.columns)
             candidate = _KnownPoll(
                 poll.read,
                 [
                     (place, column, *self._bounds(gpu, column))
                     for place, column in enumerate(poll.columns)
                 ],
-                poll.period_s,
-                poll.seldom,
+                period_s,
                 poll.at_changes,
             )
             _, problems = self._call(gpu, [candidate])
@@ -327,19 +340,9 @@ class PolledSource:
         return known, unsupported
 
     def _bounds(self, gpu: int, column: str) -> tuple[float, float]:
-        if column in ("power_w", "power_instant_w"):
-            return 0.0, gpu_models.most_power_w(self.gpus[gpu])
-        return _BOUNDS.get(column, _OTHER_BOUNDS)
-
-
-def _common_reasons(reasons: list[dict[str, str]], columns: Sequence[str]) -> dict[str, str]:
-    """Column → why it is empty, with the GPUs that lack it if only some do."""
-    missing: dict[str, str] = {}
-    for column in columns:
-        reason = common_reason([unsupported.get(column) for unsupported in reasons])
-        if reason is not None:
-            missing[column] = reason
-    return missing
+        low, high = READINGS[column].bounds
+        is_power = READINGS[column].unit == "W"
+        return low, gpu_models.most_power_w(self.gpus[gpu]) if is_power else high
 
 
 def common_reason(reasons: Sequence[str | None]) -> str | None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from workflow_lib.records.columns import Column
+from workflow_lib.records.columns import (
+    GPU_COUNTERS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    Column,
+    SampledColumn,
+    sampled,
+)
 
 #: files of a sampler
 File = Literal["gpu", "counters", "host"]
+#: their readings, by name
+SAMPLED: Mapping[File, Mapping[str, SampledColumn]] = {
+    "gpu": sampled(GPU_SAMPLES),
+    "counters": sampled(GPU_COUNTERS),
+    "host": sampled(HOST_SAMPLES),
+}
 #: the statistic of a sensor's readings over the measured steps: their time-weighted mean, highest
 #: or lowest; or how much a counter rose between the readings just before and just after the steps
 Statistic = Literal["mean", "peak", "lowest", "increase"]
@@ -30,6 +44,11 @@ class Reading:
     statistic: Statistic
     #: the value is multiplied by this: 0.01 turns percent into a share
     factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        is_counter = SAMPLED[self.file][self.column].kind == "counter"
+        if is_counter != (self.statistic == "increase"):
+            raise ValueError(f"{self.column} has no {self.statistic}: see the kind of its column")
 
 
 @dataclass(frozen=True)

@@ -28,23 +28,8 @@ from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, Un
 from workflow_lib.telemetry.visible import visible_gpus
 
 _METRICS_PERIOD_S = 5.0
-#: seldom, because this call reads a file of the driver for each block of the GPU
-_ECC_PERIOD_S = 30.0
 #: a limit above this is in microwatts, as in AMD SMI since ROCm 6; earlier versions use watts
 _LARGEST_LIMIT_W = 10_000
-_PCIE_REASON = (
-    "AMD SMI has no byte counters of PCIe: its accumulated bandwidth has neither bytes nor "
-    "directions, and its throughput call blocks for a second"
-)
-_MISSING = {
-    "throttle_power_brake_s": "AMD SMI does not tell a power brake from other causes",
-    "gpu_fan_speed_percent": "fans are not read through AMD SMI",
-    "power_instant_w": "AMD SMI has one reading of power, which is power_w",
-    "pcie_received_bytes": _PCIE_REASON,
-    "pcie_sent_bytes": _PCIE_REASON,
-    "power_mw": "AMD's driver keeps no power samples",
-    "event": "AMD's driver has no Xid; what AMD SMI counts are the ECC errors",
-}
 _AT_EVERY_TICK = (
     "temperature_c",
     "sm_clock_mhz",
@@ -60,16 +45,6 @@ _METRICS = (
     "throttle_power_cap_s",
     "throttle_sw_thermal_s",
     "throttle_hw_thermal_s",
-)
-_COLUMNS = (
-    "power_w",
-    "energy_j",
-    *_AT_EVERY_TICK,
-    *_METRICS,
-    "thermal_margin_c",
-    "memory_used_bytes",
-    "ecc_corrected_errors",
-    "ecc_uncorrected_errors",
 )
 #: errors of an amdsmi package for another version of ROCm: symbols and keys are missing, and texts
 #: and enumerations are read from wrong offsets
@@ -151,9 +126,7 @@ class AmdSource(PolledSource):
                 for i in indices
             ],
             polls=[self._polls_of(every[i], metrics[i], i in sensors) for i in indices],
-            columns=_COLUMNS,
             failures=(smi.AmdSmiException,),
-            missing=_MISSING,
         )
 
     def _describe(
@@ -237,7 +210,8 @@ class AmdSource(PolledSource):
                 lambda: (smi.amdsmi_get_gpu_memory_usage(handle, vram),),
                 _METRICS_PERIOD_S,
             ),
-            Poll(("ecc_corrected_errors", "ecc_uncorrected_errors"), errors, _ECC_PERIOD_S),
+            # This call reads a file of the driver for each block of the GPU.
+            Poll(("ecc_corrected_errors", "ecc_uncorrected_errors"), errors),
         ]
 
 

@@ -1,4 +1,4 @@
-"""The readings of an NVIDIA GPU: the NVML call of each, and how often it is made."""
+"""The readings of an NVIDIA GPU: the NVML call of each."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from workflow_lib.telemetry.energy_changes import ROUND_S
-from workflow_lib.telemetry.nvidia import fields as fields
+from workflow_lib.telemetry.nvidia import fields
 from workflow_lib.telemetry.source import Poll
 
 THROTTLE_COLUMNS = (
@@ -16,33 +15,6 @@ THROTTLE_COLUMNS = (
     "throttle_sw_thermal_s",
     "throttle_hw_thermal_s",
     "throttle_power_brake_s",
-)
-_NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
-
-#: columns that one call fills → period of the call, in s. docs/explanation/measurement.md has the
-#: cost of each call, and how often the driver renews the value. Calls that are not here take
-#: microseconds.
-PERIODS_S: dict[tuple[str, ...], float] = {
-    ("energy_j",): ROUND_S,
-    THROTTLE_COLUMNS: 10.0,
-    ("power_instant_w",): 30.0,
-    ("gpu_fan_speed_percent",): 30.0,
-    ("memory_temperature_c",): 20.0,
-    ("thermal_margin_c",): 15.0,
-    _NVLINK_COLUMNS: 60.0,  # seldom, because ranks read these counters between steps
-    ("memory_used_bytes",): 10.0,  # it hardly changes
-    ("ecc_corrected_errors",): 30.0,  # rare, and also reported as events
-    ("ecc_uncorrected_errors",): 30.0,
-}
-
-COLUMNS = (
-    "power_w",
-    "temperature_c",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "utilisation_percent",
-    "event_reasons",
-    *(column for columns in PERIODS_S for column in columns),
 )
 
 
@@ -60,16 +32,8 @@ def tick_polls(nvml: ModuleType, handle: Any) -> list[Poll]:
         Poll(("sm_clock_mhz",), lambda: (sm_mhz(),)),
         Poll(("event_reasons",), _event_reasons(nvml, handle)),
         Poll(("temperature_c",), lambda: (core_c(),)),
-        Poll(
-            ("memory_clock_mhz",),
-            lambda: (nvml.nvmlDeviceGetClockInfo(handle, memory),),
-            seldom=True,
-        ),
-        Poll(
-            ("utilisation_percent",),
-            lambda: (nvml.nvmlDeviceGetUtilizationRates(handle).gpu,),
-            seldom=True,
-        ),
+        Poll(("memory_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, memory),)),
+        Poll(("utilisation_percent",), lambda: (nvml.nvmlDeviceGetUtilizationRates(handle).gpu,)),
     ]
 
 
@@ -107,7 +71,7 @@ def _event_reasons(nvml: ModuleType, handle: Any) -> Callable[[], tuple[int]]:
 def counter_polls(
     nvml: ModuleType, handle: Any, slowdown: tuple[int, int, int] | None
 ) -> list[Poll]:
-    """The calls that fill GPU_COUNTERS, each with its period. ``slowdown`` are the field ids of the
+    """The calls that fill GPU_COUNTERS. ``slowdown`` are the field ids of the
     driver's slowdown counters; None if it has none.
     """
 
@@ -122,36 +86,34 @@ def counter_polls(
         return (call("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC),)
 
     throttle = (fields.POWER_CAP, *(slowdown or ()))
-    reads: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
-        (("energy_j",), lambda: (call("nvmlDeviceGetTotalEnergyConsumption") / 1e3,)),
-        (
-            THROTTLE_COLUMNS,
+    return [
+        Poll(
+            ("energy_j",),
+            lambda: (call("nvmlDeviceGetTotalEnergyConsumption") / 1e3,),
+            at_changes=True,
+        ),
+        Poll(
+            THROTTLE_COLUMNS[: len(throttle)],
             fields.fields_reader(nvml, handle, throttle, lambda nanoseconds: nanoseconds / 1e9),
         ),
-        (
+        Poll(
             ("power_instant_w",),
             fields.fields_reader(nvml, handle, (fields.POWER_INSTANT,), lambda mw: mw / 1e3),
         ),
-        (("gpu_fan_speed_percent",), lambda: (call("nvmlDeviceGetFanSpeed"),)),
-        (
+        Poll(("gpu_fan_speed_percent",), lambda: (call("nvmlDeviceGetFanSpeed"),)),
+        Poll(
             ("memory_temperature_c",),
             fields.fields_reader(nvml, handle, (fields.MEMORY_TEMPERATURE,)),
         ),
-        (("thermal_margin_c",), lambda: (call("nvmlDeviceGetMarginTemperature"),)),
-        (
-            _NVLINK_COLUMNS,
+        Poll(("thermal_margin_c",), lambda: (call("nvmlDeviceGetMarginTemperature"),)),
+        Poll(
+            ("gpu_link_sent_bytes", "gpu_link_received_bytes"),
             fields.all_links_reader(nvml, handle, (fields.NVLINK_SENT, fields.NVLINK_RECEIVED)),
         ),
-        (("memory_used_bytes",), lambda: (call("nvmlDeviceGetMemoryInfo").used,)),
-        (("ecc_corrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
-        (("ecc_uncorrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
-    ]
-    return [
+        Poll(("memory_used_bytes",), lambda: (call("nvmlDeviceGetMemoryInfo").used,)),
+        Poll(("ecc_corrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
         Poll(
-            columns if columns != THROTTLE_COLUMNS else columns[: len(throttle)],
-            read,
-            PERIODS_S[columns],
-            at_changes=columns == ("energy_j",),
-        )
-        for columns, read in reads
+            ("ecc_uncorrected_errors",),
+            lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        ),
     ]

@@ -18,7 +18,6 @@ from workflow_lib.telemetry.nvidia.fields import slowdown_fields
 from workflow_lib.telemetry.nvidia.library import node_gpus, seen_gpus, started_nvml
 from workflow_lib.telemetry.nvidia.power import PowerSamples
 from workflow_lib.telemetry.nvidia.readings import (
-    COLUMNS,
     THROTTLE_COLUMNS,
     counter_polls,
     tick_polls,
@@ -28,11 +27,6 @@ from workflow_lib.telemetry.source import (
     TelemetryError,
     UnreadableError,
     common_reason,
-)
-
-_PCIE_REASON = (
-    "the driver's counters of PCIe have 32 bits, which a link at full speed goes round in a "
-    "fraction of a second, so that no reading tells how much went by"
 )
 
 
@@ -104,10 +98,10 @@ class NvidiaSource(PolledSource):
         self._losses: list[tuple[int, str, int | None]] = []
         self._power_samples = PowerSamples(nvml, handles)
         self._driver_events = DriverEvents(nvml, handles)
-        missing = dict.fromkeys(("pcie_sent_bytes", "pcie_received_bytes"), _PCIE_REASON)
+        missing: dict[str, str] = {}
         slowdown = slowdown_fields(nvml, handles, driver)
         if slowdown is None:
-            missing |= dict.fromkeys(
+            missing = dict.fromkeys(
                 THROTTLE_COLUMNS[1:], f"driver {driver} has no cumulative slowdown counters"
             )
         super().__init__(
@@ -120,7 +114,6 @@ class NvidiaSource(PolledSource):
                 [*tick_polls(nvml, handle), *counter_polls(nvml, handle, slowdown)]
                 for handle in handles
             ],
-            columns=[column for column in COLUMNS if column not in missing],
             failures=(nvml.NVMLError,),
             missing=missing,
         )
@@ -133,7 +126,6 @@ class NvidiaSource(PolledSource):
             ("power_mw", self._power_samples.lacking),
             ("event", self._driver_events.lacking),
         ):
-            del self.missing[column]
             reason = common_reason(lacking)
             if reason is None:
                 continue
