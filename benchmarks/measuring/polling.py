@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from workflow_lib.telemetry.visible import visible_gpus
+from workflow_lib.telemetry.source import visible_gpus
 
 #: when the old value was last seen, when the new one first was (wall clock, s), and the new one
 Change = tuple[float, float, float]

@@ -25,7 +25,7 @@ from workflow_lib.records import (
     Telemetry,
     write_json,
 )
-from workflow_lib.telemetry.blocks import rate_of_block
+from workflow_lib.telemetry.schedule import rate_of_block
 
 from .synthetic_run import START, Run, cell, write_csv
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
 from workflow_lib import records
-from workflow_lib.telemetry.blocks import Block, block_at, check_rates, rate_of_block
+from workflow_lib.telemetry.schedule import Block, block_at, check_rates, rate_of_block
 from workflow_lib.telemetry.source import TelemetryError
 
 Start = Callable[..., subprocess.Popen[str]]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from workflow_lib.telemetry.deadlines import Deadlines
+from workflow_lib.telemetry.schedule import Deadlines
 
 
 def test_deadlines_do_not_drift_with_what_ticks_take() -> None:

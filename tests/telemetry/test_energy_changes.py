@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.telemetry import energy_changes
-from workflow_lib.telemetry.energy_changes import EnergyChanges
+from workflow_lib.telemetry import recorder
+from workflow_lib.telemetry.recorder import EnergyChanges
 
 CALL_S = 0.0037
 WATTS = 500.0
@@ -38,7 +38,7 @@ def searched(
 ) -> list[dict[str, Any]]:
     """The rows of some seconds, in which every call is made when it is due."""
     clock = SimpleNamespace(monotonic=lambda: source.now_s, time=lambda: 1e9 + source.now_s)
-    monkeypatch.setattr(energy_changes, "time", clock)
+    monkeypatch.setattr(recorder, "time", clock)
     changes = EnergyChanges(source)
     changes.restart(0.0)
     rows = []

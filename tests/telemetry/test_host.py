@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from workflow_lib.telemetry.node import host as host_module
-from workflow_lib.telemetry.node.host import CpuUtilisation, Host
+from workflow_lib.telemetry.node.host import Host
+from workflow_lib.telemetry.node.kernel import CpuUtilisation
 from workflow_lib.telemetry.source import TelemetryError, Value
 
 NETWORK = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.telemetry.nvml import Played
-from workflow_lib.telemetry.links import open_links
+from workflow_lib.telemetry.nvidia.nvml import open_links
 from workflow_lib.telemetry.source import UnreadableError
 
 STEP_S = 3.1

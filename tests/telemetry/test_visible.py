@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_lib.telemetry.source import TelemetryError
-from workflow_lib.telemetry.visible import visible_gpus
+from workflow_lib.telemetry.source import TelemetryError, visible_gpus
 
 UUIDS = ("GPU-aa1", "GPU-ab2", "GPU-cc3", "GPU-dd4")
 

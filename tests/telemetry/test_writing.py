@@ -12,9 +12,8 @@ import pytest
 
 from workflow_lib.records import SAMPLER_BLOCKS
 from workflow_lib.telemetry import files
-from workflow_lib.telemetry.files import SampleFile
+from workflow_lib.telemetry.files import SampleFile, Writing
 from workflow_lib.telemetry.source import TelemetryError
-from workflow_lib.telemetry.writing import Writing
 
 
 def test_a_file_system_that_does_not_answer_holds_up_no_reading(tmp_path: Path, monkeypatch):

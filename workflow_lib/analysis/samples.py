@@ -17,7 +17,7 @@ import polars as pl
 
 from workflow_lib.analysis.tables import schema
 from workflow_lib.records import Column, RecordError, bounds, ranges, read_bytes, shown
-from workflow_lib.records.csv_rows import read_header, read_row
+from workflow_lib.records.reading import read_header, read_row
 
 #: what polars leaves out, and nobody writes: fields of blanks, and carriage returns within a line
 _LEFT_OUT = re.compile(rb"[,\n][ \t]+,|,[ \t]+\r?\n|\r(?!\n)")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from workflow_lib.records import Column, RecordError, bounds, open_file
-from workflow_lib.records.csv_rows import Field, read_header, read_row
+from workflow_lib.records.reading import Field, read_header, read_row
 
 
 def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Field]]:

@@ -27,7 +27,7 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryStart,
 )
-from workflow_lib.records.csv_rows import Field
+from workflow_lib.records.reading import Field
 from workflow_lib.status import RunStatus
 
 #: how old a reading may be: the sampler writes once a second, but a shared file system may be slow,

@@ -36,7 +36,7 @@ from workflow_lib import records
 from workflow_lib.records import NodeLimits, RunPaths
 from workflow_lib.telemetry.files import leave_mark
 from workflow_lib.telemetry.nvidia import limits as nvidia
-from workflow_lib.telemetry.nvidia.library import started_nvml
+from workflow_lib.telemetry.nvidia.nvml import started_nvml
 from workflow_lib.telemetry.source import TelemetryError
 
 #: a directory on each node that outlives jobs; journals are in a subdirectory of each user
@@ -73,7 +73,7 @@ def hold(paths: RunPaths, cell: records.Cell, node: str) -> None:
     with _nvml() as nvml:
         limits = NodeLimits(
             node=node,
-            gpus=nvidia.found(nvml, cell.training, cell.ranks_per_node),
+            gpus=nvidia.read_limits(nvml, cell.training, cell.ranks_per_node),
             missing=nvidia.MISSING,
             begun_unix_s=time.time(),
             boot_id=records.boot_id(),
@@ -83,7 +83,7 @@ def hold(paths: RunPaths, cell: records.Cell, node: str) -> None:
         with _guarded(Journal(str(paths.directory.absolute()), limits)) as path:
             problems = []
             try:
-                gpus = tuple(nvidia.changed(nvml, gpu) for gpu in limits.gpus)
+                gpus = tuple(nvidia.set_limits(nvml, gpu) for gpu in limits.gpus)
                 limits = dataclasses.replace(limits, gpus=gpus, set_unix_s=time.time())
                 records.write_json(paths.node_limits(node), limits)
                 paths.limits_ready(node).touch()
@@ -130,7 +130,7 @@ def _give_back_for(path: Path, journal: Journal, run: RunPaths) -> None:
         path.unlink()  # the node was rebooted, which resets limits
         return
     with _nvml() as nvml:
-        here = nvidia.are_here(nvml, limits.gpus)
+        here = nvidia.reachable(nvml, limits.gpus)
         if here == 0:
             return  # another job has these GPUs now
         problems = [f"only {here} of the {len(limits.gpus)} GPUs are this job's"]
@@ -157,7 +157,7 @@ def _give_back(
         written = records.read_record(record, NodeLimits)
         if written.begun_unix_s == limits.begun_unix_s:
             limits = written
-    done = [nvidia.given_back(nvml, gpu) for gpu in limits.gpus]
+    done = [nvidia.restore_limits(nvml, gpu) for gpu in limits.gpus]
     problems = [problem for _, of_gpu in done for problem in of_gpu]
     limits = dataclasses.replace(
         limits,

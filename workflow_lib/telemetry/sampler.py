@@ -15,11 +15,17 @@ import time
 from types import FrameType
 
 from workflow_lib import records
-from workflow_lib.telemetry.blocks import Block, BlockCost, block_at, check_rates, own_memory_bytes
-from workflow_lib.telemetry.deadlines import Deadlines
 from workflow_lib.telemetry.files import NodeLock
 from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.recorder import Recorder
+from workflow_lib.telemetry.schedule import (
+    Block,
+    BlockCost,
+    Deadlines,
+    block_at,
+    check_rates,
+    own_memory_bytes,
+)
 from workflow_lib.telemetry.source import Source
 
 #: how long rows wait in memory at most, and a request to stop may go unnoticed

@@ -12,12 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from workflow_lib.telemetry.node.background import Background
 from workflow_lib.telemetry.node.hwmon import BoardSensors, CpuTemperature
-from workflow_lib.telemetry.node.ipmi import Ipmi
-from workflow_lib.telemetry.node.kernel_files import KernelFile
-from workflow_lib.telemetry.node.other_jobs import OtherJobs
-from workflow_lib.telemetry.node.rapl import CpuEnergy
+from workflow_lib.telemetry.node.ipmi import Background, Ipmi
+from workflow_lib.telemetry.node.kernel import CpuEnergy, CpuUtilisation, KernelFile, OtherJobs
 from workflow_lib.telemetry.source import TelemetryError, UnreadableError, Value
 
 #: bytes in one unit of port_xmit_data and port_rcv_data (InfiniBand Architecture 1, section 16.1.3)
@@ -28,37 +25,6 @@ _ARPHRD_INFINIBAND = "32"
 _HWMON_PERIOD_S = 2.0
 #: a call of ipmitool takes seconds
 _IPMI_PERIOD_S = 10.0
-
-
-class CpuUtilisation:
-    """The busy share of all CPUs between two calls."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._file = KernelFile(root / "proc/stat")
-        self._before: tuple[int, int] | None = None
-
-    def share(self) -> float | None:
-        """The busy share since the last call, 0 to 1; None at the first call, and if no clock tick
-        has passed since the last one.
-        """
-        busy, total = self._ticks()
-        if self._before is None:
-            self._before = (busy, total)
-            return None
-        busy_before, total_before = self._before
-        if total <= total_before:
-            return None
-        self._before = (busy, total)
-        return min(max((busy - busy_before) / (total - total_before), 0.0), 1.0)
-
-    def _ticks(self) -> tuple[int, int]:
-        fields = self._file.read_start().partition(b"\n")[0].split()
-        # cpu user nice system idle iowait irq softirq steal [guest guest_nice, both within user]
-        ticks = [int(field) for field in fields[1:9]]
-        if fields[:1] != [b"cpu"] or len(ticks) < 4:
-            raise TelemetryError(f"{self._file.path} does not begin with the line of all CPUs")
-        idle = ticks[3] + (ticks[4] if len(ticks) > 4 else 0)
-        return sum(ticks) - idle, sum(ticks)
 
 
 class Host:

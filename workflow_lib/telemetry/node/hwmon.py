@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workflow_lib.telemetry.node.kernel_files import KernelFile
+from workflow_lib.telemetry.node.kernel import KernelFile
 from workflow_lib.telemetry.source import UnreadableError
 
 #: driver of a CPU → labels of the sensors of a whole package; coretemp also has cores, k10temp dies

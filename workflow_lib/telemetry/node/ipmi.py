@@ -1,16 +1,19 @@
 """Sensors of the node through its board controller, if ``ipmitool`` can read it without root.
 
-A call takes tenths of a second to several seconds, so it is never made in the sampler's loop.
+A call takes tenths of a second to several seconds, so it is made in a thread, never in the
+sampler's loop.
 Redfish is not used, because it needs the board controller's address and a password.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from workflow_lib.telemetry.node.hwmon import INLET
@@ -114,3 +117,49 @@ class Ipmi:
             said = " ".join(complaint.split()) or "no message"
             raise UnreadableError(f"{called} ended with {process.returncode}: {said}")
         return told
+
+
+Reading = Mapping[str, float | UnreadableError]
+
+
+class Background:
+    """Calls ``read`` in a thread of its own, at most once in ``period_s``.
+
+    A call begins only when ``latest`` asks for it, so the thread rests while the sampler pauses.
+    """
+
+    def __init__(self, read: Callable[[], Reading], period_s: float) -> None:
+        self._read = read
+        self._period_s = period_s
+        self._due_s = float("-inf")
+        self._done: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._waiting = False
+        # A daemon, so that a call that hangs does not keep the sampler from ending.
+        self._thread = threading.Thread(target=self._work, name="slow readings", daemon=True)
+        self._thread.start()
+
+    def latest(self, now_s: float) -> Reading:
+        """The reading that ended since the last call; empty if none did. Each is returned once.
+
+        Begins the next call if it is due. ``now_s`` is the time of a monotonic clock.
+        """
+        try:
+            values: Reading = self._done.get_nowait()
+            self._waiting = False
+        except queue.Empty:
+            values = {}
+        if now_s >= self._due_s and not self._waiting:
+            self._due_s = now_s + self._period_s
+            self._waiting = True
+            self._wanted.put(True)
+        return values
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """End the thread after the call that is under way. Wait for that at most ``timeout_s``."""
+        self._wanted.put(False)
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while self._wanted.get():
+            self._done.put(self._read())

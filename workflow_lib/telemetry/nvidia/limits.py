@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from workflow_lib.records import GpuLimits, Training
-from workflow_lib.telemetry.nvidia.library import node_gpus, seen_gpus
+from workflow_lib.telemetry.nvidia.nvml import node_gpus, seen_gpus
 from workflow_lib.telemetry.source import TelemetryError
 
 #: values of limits that NVML does not tell → why
@@ -19,7 +19,7 @@ MISSING = {
 }
 
 
-def found(nvml: ModuleType, training: Training, count: int) -> tuple[GpuLimits, ...]:
+def read_limits(nvml: ModuleType, training: Training, count: int) -> tuple[GpuLimits, ...]:
     """The first ``count`` GPUs that the job sees, with the limits that the cell asks for and those
     in force.
 
@@ -89,7 +89,7 @@ def _check(nvml: ModuleType, handle: Any, gpu: GpuLimits) -> None:
             raise
 
 
-def changed(nvml: ModuleType, gpu: GpuLimits) -> GpuLimits:
+def set_limits(nvml: ModuleType, gpu: GpuLimits) -> GpuLimits:
     """Set the limits of a GPU. Returns its record with the limit that is then enforced.
 
     Raises TelemetryError if the driver refuses, or sets another limit than it was given.
@@ -118,7 +118,7 @@ def _set(
         raise TelemetryError(f"{gpu} was to have {what}: {error}") from None
 
 
-def given_back(nvml: ModuleType, gpu: GpuLimits) -> tuple[GpuLimits, list[str]]:
+def restore_limits(nvml: ModuleType, gpu: GpuLimits) -> tuple[GpuLimits, list[str]]:
     """Restore the former limits of a GPU. Returns its record after that, and the problems."""
     problems: list[str] = []
     asked_w, before_w, after_w = gpu.power_limit_asked_w, gpu.power_limit_before_w, None
@@ -143,7 +143,7 @@ def given_back(nvml: ModuleType, gpu: GpuLimits) -> tuple[GpuLimits, list[str]]:
     return after, problems
 
 
-def are_here(nvml: ModuleType, gpus: tuple[GpuLimits, ...]) -> int:
+def reachable(nvml: ModuleType, gpus: tuple[GpuLimits, ...]) -> int:
     """How many of the GPUs this process can reach."""
     number = 0
     for gpu in gpus:

@@ -7,8 +7,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from workflow_lib.telemetry.nvidia import fields
-from workflow_lib.telemetry.source import Poll
+from workflow_lib.telemetry.nvidia.nvml import (
+    MEMORY_TEMPERATURE,
+    NVLINK_RECEIVED,
+    NVLINK_SENT,
+    POWER_CAP,
+    POWER_INSTANT,
+    all_links_reader,
+    fields_reader,
+)
+from workflow_lib.telemetry.polling import Poll
 
 THROTTLE_COLUMNS = (
     "throttle_power_cap_s",
@@ -85,7 +93,7 @@ def counter_polls(
     def ecc_errors(kind: int) -> tuple[int]:
         return (call("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC),)
 
-    throttle = (fields.POWER_CAP, *(slowdown or ()))
+    throttle = (POWER_CAP, *(slowdown or ()))
     return [
         Poll(
             ("energy_j",),
@@ -94,21 +102,21 @@ def counter_polls(
         ),
         Poll(
             THROTTLE_COLUMNS[: len(throttle)],
-            fields.fields_reader(nvml, handle, throttle, lambda nanoseconds: nanoseconds / 1e9),
+            fields_reader(nvml, handle, throttle, lambda nanoseconds: nanoseconds / 1e9),
         ),
         Poll(
             ("power_instant_w",),
-            fields.fields_reader(nvml, handle, (fields.POWER_INSTANT,), lambda mw: mw / 1e3),
+            fields_reader(nvml, handle, (POWER_INSTANT,), lambda mw: mw / 1e3),
         ),
         Poll(("gpu_fan_speed_percent",), lambda: (call("nvmlDeviceGetFanSpeed"),)),
         Poll(
             ("memory_temperature_c",),
-            fields.fields_reader(nvml, handle, (fields.MEMORY_TEMPERATURE,)),
+            fields_reader(nvml, handle, (MEMORY_TEMPERATURE,)),
         ),
         Poll(("thermal_margin_c",), lambda: (call("nvmlDeviceGetMarginTemperature"),)),
         Poll(
             ("gpu_link_sent_bytes", "gpu_link_received_bytes"),
-            fields.all_links_reader(nvml, handle, (fields.NVLINK_SENT, fields.NVLINK_RECEIVED)),
+            all_links_reader(nvml, handle, (NVLINK_SENT, NVLINK_RECEIVED)),
         ),
         Poll(("memory_used_bytes",), lambda: (call("nvmlDeviceGetMemoryInfo").used,)),
         Poll(("ecc_corrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),

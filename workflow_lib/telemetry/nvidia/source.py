@@ -13,21 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from workflow_lib import gpu_models
-from workflow_lib.telemetry.nvidia.events import DriverEvents
-from workflow_lib.telemetry.nvidia.fields import slowdown_fields
-from workflow_lib.telemetry.nvidia.library import node_gpus, seen_gpus, started_nvml
-from workflow_lib.telemetry.nvidia.power import PowerSamples
+from workflow_lib.telemetry.nvidia.collected import DriverEvents, PowerSamples
+from workflow_lib.telemetry.nvidia.nvml import node_gpus, seen_gpus, slowdown_fields, started_nvml
 from workflow_lib.telemetry.nvidia.readings import (
     THROTTLE_COLUMNS,
     counter_polls,
     tick_polls,
 )
-from workflow_lib.telemetry.source import (
-    PolledSource,
-    TelemetryError,
-    UnreadableError,
-    common_reason,
-)
+from workflow_lib.telemetry.polling import PolledSource, common_reason
+from workflow_lib.telemetry.source import TelemetryError, UnreadableError
 
 
 class NvidiaSource(PolledSource):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from workflow_lib.records import Column, bounds, open_file
-from workflow_lib.records.csv_rows import Field, read_header, read_row
+from workflow_lib.records.reading import Field, read_header, read_row
 
 
 class InvalidTelemetryError(Exception):

@@ -22,7 +22,7 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryStart,
 )
-from workflow_lib.records.csv_rows import Field
+from workflow_lib.records.reading import Field
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv, timed_rows
 

@@ -1,4 +1,4 @@
-"""Alternating sampling rates: the rate of each sampling block, and what each block cost.
+"""When a node is sampled: ticks at their deadlines, at rates that may alternate by blocks.
 
 The effect of sampling on training can only be measured within one run, because two runs differ by
 more than the effect. So the rate changes every ``block_s``::
@@ -8,6 +8,7 @@ more than the effect. So the rate changes every ``block_s``::
     rate         └──────── each once, shuffled ──────────────┘└─ each once, shuffled anew ─…
 
 Blocks are numbered from the epoch, so all nodes change their rates together without communication.
+Deadlines are on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -118,3 +119,48 @@ def own_memory_bytes(line: str) -> int:
             if text.startswith(f"{line}:"):
                 return int(text.split()[1]) * 1024
     raise TelemetryError(f"/proc/self/status has no line {line}; this needs Linux")
+
+
+class Deadlines:
+    """Deadlines that do not drift. Missed ones are skipped.
+
+    ::
+
+        deadlines   0     1     2     3     4     5        start + n · period
+        begun       0     1           ··2         5        2 late, 3 and 4 missed
+
+    So a node under load does not pile up ticks.
+    """
+
+    def __init__(self, start_s: float, period_s: float) -> None:
+        """The first deadline is ``start_s``; if that is infinite, no tick is ever due."""
+        self._start_s = start_s
+        self._period_s = period_s
+        self._number = 0
+        self.begun = 0
+        #: those of them that began over half a period late
+        self.late = 0
+        #: deadlines that were skipped
+        self.missed = 0
+
+    @property
+    def next_s(self) -> float:
+        """The next deadline, on the monotonic clock."""
+        return self._start_s + self._number * self._period_s
+
+    def begin(self, now_s: float) -> float:
+        """Begin the tick that is due. Returns by how many seconds it is late."""
+        lateness_s = now_s - self.next_s
+        self.begun += 1
+        self.late += lateness_s > self._period_s / 2
+        passed = math.floor((now_s - self._start_s) / self._period_s)
+        following = max(self._number, passed) + 1
+        self.missed += following - self._number - 1
+        self._number = following
+        return lateness_s
+
+    def end(self, now_s: float) -> None:
+        """Begin no more ticks. Those that were due by now count as missed."""
+        if now_s >= self.next_s:
+            due = math.floor((now_s - self._start_s) / self._period_s) + 1
+            self.missed += max(due - self._number, 1)
