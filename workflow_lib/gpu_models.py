@@ -115,10 +115,10 @@ def other_case(name: str) -> str | None:
 
 def of_device(name: str) -> GpuModel | None:
     """The model of a name that a driver reports; None if it is not in the table."""
-    known = next((model for model in MODELS if name in model.names), None)
-    if known is not None:
-        return known
-    return next((m for m in MODELS if not m.names and _holds(name, m.key)), None)
+    model = next((model for model in MODELS if name in model.names), None)
+    if model is not None:
+        return model
+    return next((model for model in MODELS if not model.names and _holds(name, model.key)), None)
 
 
 #: The driver's samples of an H200 reached 1.33 of its limit (929 of 700 W). No GPU is known to draw
@@ -132,8 +132,8 @@ _LIMITS = ("power_limit_max_w", "power_limit_default_w", "power_limit_w")
 def highest_limit_w(gpu: Mapping[str, Any]) -> float | None:
     """The highest power limit in W that a GPU's entry in the sampler's record tells; None if it
     tells none."""
-    known = [float(gpu[name]) for name in _LIMITS if gpu.get(name)]
-    return max(known, default=None)
+    limits_w = [float(gpu[name]) for name in _LIMITS if gpu.get(name)]
+    return max(limits_w, default=None)
 
 
 def most_power_w(gpu: Mapping[str, Any]) -> float:
@@ -164,15 +164,15 @@ def mismatch(wanted: str | None, name: str) -> str:
     """
     if wanted is None or wanted == name:
         return ""
-    meant, found = named(wanted), of_device(name)
+    meant, actual = named(wanted), of_device(name)
     if meant is not None and meant.names:
-        if found is meant:
+        if actual is meant:
             return ""
         called = " or ".join(map(repr, meant.names))
-        instead = f"; gpu: {found.key} names this one" if found else ""
+        instead = f"; gpu: {actual.key} names this one" if actual else ""
         return f"{name!r} is not {wanted}, which its driver calls {called}{instead}"
-    if found is not None and found is not meant:
-        return f"{name!r} is {found.key}, not {wanted}"
+    if actual is not None and actual is not meant:
+        return f"{name!r} is {actual.key}, not {wanted}"
     return "" if _holds(name, wanted) else f"{name!r} does not have the words {wanted!r}"
 
 

@@ -63,7 +63,7 @@ def check(cell: Cell, directory: Path) -> NodeCheck:
     except TelemetryError as error:
         problems["sensors"] = str(error)
     else:
-        source, gpus = opened.name, tuple(str(each["uuid"]) for each in opened.gpus)
+        source, gpus = opened.name, tuple(str(gpu["uuid"]) for gpu in opened.gpus)
         opened.close()
     if source in ("nvidia", "amd") and "torch" in packages:
         import torch
@@ -99,10 +99,10 @@ def _imports(packages: dict[str, str]) -> Iterator[tuple[str, str]]:
             packages[distribution] = metadata.version(distribution)
         # An import runs code of others, which may raise anything.
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
             if module == "deepspeed":
-                said = f"cells with backend: deepspeed cannot run here: {said}"
-            yield distribution, said
+                problem = f"cells with backend: deepspeed cannot run here: {problem}"
+            yield distribution, problem
 
 
 def main() -> int:
@@ -113,9 +113,9 @@ def main() -> int:
     directory = path.parent
     try:
         cell = records.read_record(path, Cell)
-        found = check(cell, directory)
-        written = CheckPaths(directory).node(found.node)
-        records.write_json(written, found)
+        result = check(cell, directory)
+        written = CheckPaths(directory).node(result.node)
+        records.write_json(written, result)
         records.read_record(written, NodeCheck)
     except (OSError, records.RecordError) as error:
         print(f"triptych: {records.node_name()}: {records.said(error)}", file=sys.stderr)

@@ -206,10 +206,10 @@ def test_every_reading_of_an_mi250_arrives(node: Node) -> None:
 def test_what_an_mi250_cannot_tell_is_named_with_the_reason(node: Node) -> None:
     node.say(MI250)
     missing = node.open(2).missing
-    assert "accumulates no throttle times" in missing["throttle_power_cap_s"]
+    assert "no throttle times" in missing["throttle_power_cap_s"]
     assert "xGMI" in missing["gpu_link_sent_bytes"]
-    assert "neither bytes nor directions" in missing["pcie_sent_bytes"]
-    assert "keeps no power samples" in missing["power_mw"]
+    assert "neither bytes" in missing["pcie_sent_bytes"]
+    assert "no power samples" in missing["power_mw"]
     assert "event_reasons" not in missing
     assert "power_w" not in missing
 
@@ -369,25 +369,25 @@ def test_a_call_that_is_not_permitted_costs_only_its_own_columns(node: Node) -> 
 
 def test_packages_of_two_are_refused_where_every_gpu_has_its_power(node: Node) -> None:
     node.say(MI300)
-    with pytest.raises(TelemetryError, match="GPUs 0 and 1 each report a power of their own"):
+    with pytest.raises(TelemetryError, match="GPUs 0 and 1"):
         node.open(2)
 
 
 def test_packages_of_one_are_refused_where_a_die_has_no_power(node: Node) -> None:
     node.say(MI250)
-    with pytest.raises(TelemetryError, match="GPU 1 reports no power"):
+    with pytest.raises(TelemetryError, match="GPU 1"):
         node.open(1)
 
 
 def test_dies_that_make_no_whole_packages_are_refused(node: Node) -> None:
     node.say(MI250, count=3)
-    with pytest.raises(TelemetryError, match="3 GPUs, which are not whole packages of 2"):
+    with pytest.raises(TelemetryError, match="3 GPUs"):
         node.open(2)
 
 
 def test_partitions_of_one_device_are_no_packages_of_their_own(node: Node) -> None:
     node.say(MI300, bus__1="0x05", function__1=1)
-    with pytest.raises(TelemetryError, match="partitions of one device"):
+    with pytest.raises(TelemetryError, match="partitions"):
         node.open(1)
 
 
@@ -411,7 +411,7 @@ def test_a_die_without_its_packages_sensor_is_refused(
 ) -> None:
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1,3")
     node.say(MI250)
-    with pytest.raises(TelemetryError, match="GPU 3 shares a package with GPU 2"):
+    with pytest.raises(TelemetryError, match="GPU 3 shares"):
         node.open(2)
 
 
@@ -433,19 +433,19 @@ def test_a_library_that_does_not_answer_is_refused(
 
 def test_a_library_with_a_longer_table_is_refused(node: Node) -> None:
     node.say(MI250)
-    with pytest.raises(TelemetryError, match="bytes of GPU metrics, but the Python package"):
+    with pytest.raises(TelemetryError, match="bytes of GPU"):
         node.open(2, "-DLONGER")
 
 
 def test_a_library_with_another_order_of_fields_is_refused(node: Node) -> None:
     node.say(MI250)
-    with pytest.raises(TelemetryError, match="they belong to different versions"):
+    with pytest.raises(TelemetryError, match="different versions"):
         node.open(2, "-DSWAPPED")
 
 
 def test_a_library_without_the_bindings_functions_is_refused(node: Node) -> None:
     node.say(MI250)
-    with pytest.raises(TelemetryError, match=r"of the same version as its ROCm \(AttributeError"):
+    with pytest.raises(TelemetryError, match=r"\(AttributeError"):
         node.open(2, whole=False)
 
 
@@ -455,7 +455,7 @@ def test_without_rocms_library_it_is_refused(
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.delenv("ROCM_HOME", raising=False)
     forget_amdsmi()
-    with pytest.raises(TelemetryError, match=r"KeyError: 'libamd_smi\.so' .*cannot open shared"):
+    with pytest.raises(TelemetryError, match=r"KeyError: 'libamd_smi\.so' "):
         AmdSource(2)
     assert capsys.readouterr().out == ""
 
@@ -477,4 +477,4 @@ def test_the_sampler_writes_what_the_source_reads(
     assert [float(row["energy_j"] or "nan") for row in counters[:3:2]] == [100.0, 200.0]
     start = records.read_record(paths.telemetry_start(NODE), records.TelemetryStart)
     assert start.source == "amd"
-    assert "accumulates no throttle times" in start.missing["throttle_power_cap_s"]
+    assert "no throttle times" in start.missing["throttle_power_cap_s"]

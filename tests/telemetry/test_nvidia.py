@@ -14,11 +14,11 @@ from types import ModuleType
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
-from tests.telemetry.nvml import Node, Start, build
+from tests.telemetry.nvml import Node, Played, Start, build
 from workflow_lib.launch import gpu_faults
 from workflow_lib.telemetry import choice
-from workflow_lib.telemetry.nvidia.nvml import started_nvml
-from workflow_lib.telemetry.source import TelemetryError
+from workflow_lib.telemetry.nvidia.nvml import open_links, started_nvml
+from workflow_lib.telemetry.source import TelemetryError, UnreadableError
 
 
 @pytest.fixture
@@ -145,35 +145,25 @@ def test_only_gpus_that_the_job_sees_are_sampled(node: Node, visible: str) -> No
 def test_too_few_gpus_are_refused(node: Node) -> None:
     node.say()
     message = node.refusal(CELL, CUDA_VISIBLE_DEVICES="0")
-    assert "nvidia shows 1 GPU, but this node has 2 ranks" in message
+    assert "shows 1 GPU," in message
     assert not node.paths.telemetry_ready(NODE).exists()
 
 
 def test_other_gpus_than_the_platforms_are_refused(node: Node) -> None:
     node.say(name="NVIDIA GH200 480GB")
-    assert "of GPU 0 'NVIDIA GH200 480GB' is not H200, which" in node.refusal(CELL)
+    assert "NVIDIA GH200 480GB" in node.refusal(CELL)
 
 
-def test_a_gpu_without_power_is_refused(node: Node) -> None:
-    node.say(power_1=None)
-    message = node.refusal(CELL)
-    assert "GPU 1 (NVIDIA H200) reports no power: Not Supported" in message
-
-
-def test_a_node_without_the_library_is_refused(node: Node, tmp_path: Path) -> None:
-    message = node.refusal(CELL, LD_LIBRARY_PATH=str(tmp_path))
-    assert "NVML did not start: NVML Shared Library Not Found; is this a node with" in message
-
-
-def test_a_node_without_a_driver_is_refused(node: Node) -> None:
+def test_a_node_without_the_library_or_a_driver_is_refused(node: Node, tmp_path: Path) -> None:
+    assert "Shared Library" in node.refusal(CELL, LD_LIBRARY_PATH=str(tmp_path))
     node.say(init_error="9")
-    assert "NVML did not start: Driver Not Loaded; is this a node with" in node.refusal(CELL)
+    assert "Driver Not Loaded" in node.refusal(CELL)
 
 
 def test_mig_is_refused(node: Node) -> None:
     node.say(mig_1="1")
     message = node.refusal(CELL)
-    assert "GPU 1 (NVIDIA H200, GPU-bbbb-1) is divided by MIG, so its power is not" in message
+    assert "divided by MIG" in message
     assert not node.paths.telemetry_ready(NODE).exists()
 
 
@@ -217,7 +207,7 @@ def test_a_gpu_that_is_lost_at_the_start_leaves_the_event_of_one_lost_later(
     node: Node, source: str
 ) -> None:
     node.say(uuid_error_1="15")
-    assert "GPU 1 does not answer: GPU is lost" in node.refusal(make_cell(source=source))
+    assert "GPU is lost" in node.refusal(make_cell(source=source))
     (row,) = read_rows(node.paths.gpu_events(NODE))
     assert (row["gpu"], row["event"]) == ("1", "lost")
     (fault,), damaged = gpu_faults.find(node.paths)
@@ -237,5 +227,60 @@ def test_a_binding_that_returns_bytes_is_refused_with_the_remedy(monkeypatch) ->
     old.nvmlInit = old.nvmlShutdown = lambda: None  # type: ignore[attr-defined]
     old.nvmlSystemGetDriverVersion = lambda: b"580.65.06"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pynvml", old)
-    with pytest.raises(TelemetryError, match="install nvidia-ml-py 12 or newer"):
+    with pytest.raises(TelemetryError, match="nvidia-ml-py 12"):
         started_nvml()
+
+
+STEP_S = 3.1
+#: KiB/s in the first and in the second half of each step: nearly all goes by in the backward pass
+LOW, HIGH = 1e6, 23e6
+STEP_BYTES = STEP_S * (LOW + HIGH) / 2 * 1024
+BURSTS = {
+    # The counters are the integral of this, which the library otherwise takes for power.
+    "power_1": f"square {LOW} {HIGH} {STEP_S}",
+    "field_138_1": "integral 5e9",
+    "field_139_1": "integral 7e9",
+}
+
+
+@pytest.mark.parametrize("steps", [1, 5, 20])
+def test_between_boundaries_of_steps_bytes_are_those_of_arithmetic(
+    played: Played, steps: int
+) -> None:
+    played.say(**BURSTS)
+    read = open_links("GPU-bbbb-1")
+    played.set_time(2 * STEP_S)
+    before = read()
+    played.set_time((2 + steps) * STEP_S)
+    after = read()
+    for field in ("sent_bytes", "received_bytes"):
+        rose = getattr(after, field) - getattr(before, field)
+        assert rose == pytest.approx(steps * STEP_BYTES, rel=1e-6)
+
+
+def test_between_readings_15_s_apart_they_are_not(played: Played) -> None:
+    # What made figures before: 4.8 steps between two readings hold fewer bursts than they should.
+    played.say(**BURSTS)
+    read = open_links("GPU-bbbb-1")
+    played.set_time(12.0)
+    before = read()
+    played.set_time(27.0)
+    rate = (read().sent_bytes - before.sent_bytes) / 15.0
+    assert abs(rate * STEP_S / STEP_BYTES - 1) > 0.03
+
+
+@pytest.mark.parametrize(
+    ("uuid", "changes", "reason"),
+    [
+        (None, {}, "has no NVIDIA GPU"),
+        ("GPU-cccc-2", {}, "NVML does not open GPU-cccc-2: Not Found"),
+        ("GPU-bbbb-1", {"field_138": None}, "were not read: Not Supported"),
+        ("GPU-bbbb-1", {"gpu_error_1": "15"}, "were not read: GPU is lost"),
+    ],
+)
+def test_why_there_are_no_counters_is_said_at_once(
+    played: Played, uuid: str | None, changes: dict[str, str | None], reason: str
+) -> None:
+    played.say(**changes)
+    with pytest.raises(UnreadableError, match=reason):
+        open_links(uuid)

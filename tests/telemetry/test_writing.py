@@ -45,11 +45,11 @@ def test_what_cannot_be_written_is_said_the_next_time(tmp_path: Path):
     writing = Writing(file, tmp_path / "stop")
     (tmp_path / "blocks.csv").unlink()
     writing.hand_over([file])
-    with pytest.raises(TelemetryError, match="was removed or moved"):
+    with pytest.raises(TelemetryError, match="removed or moved"):
         writing.wait()
-    with pytest.raises(TelemetryError, match="was removed or moved"):
+    with pytest.raises(TelemetryError, match="removed or moved"):
         writing.hand_over([file])
-    with pytest.raises(TelemetryError, match="was removed or moved"):
+    with pytest.raises(TelemetryError, match="removed or moved"):
         writing.end()
     file.close()
 

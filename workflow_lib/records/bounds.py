@@ -85,4 +85,4 @@ VALUE_LETTERS = Bound(120, "letters", "a wrong value that a message quotes")
 
 def all_bounds() -> dict[str, Bound]:
     """Every bound by its name, in the order of this file."""
-    return {name: each for name, each in globals().items() if isinstance(each, Bound)}
+    return {name: bound for name, bound in globals().items() if isinstance(bound, Bound)}

@@ -96,7 +96,7 @@ def range_of(name: str) -> Range:
     """The range of a number in a field of this name."""
     if name in _NAMED:
         return _NAMED[name]
-    return next((each for ending, each in _ENDINGS if name.endswith(ending)), _ANY)
+    return next((allowed for ending, allowed in _ENDINGS if name.endswith(ending)), _ANY)
 
 
 def problem(name: str, value: object, allowed: Range | None = None) -> str:

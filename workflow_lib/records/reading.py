@@ -77,9 +77,9 @@ def read_header(line: bytes, columns: Sequence[Column]) -> tuple[Column, ...] | 
     missing; None if it is another file's.
     """
     names = line.decode("utf-8", "replace").rstrip("\r\n").split(",")
-    there = tuple(each for each in columns if each.name in names)
-    whole = all(each.later or each.name in names for each in columns)
-    return there if whole and [each.name for each in there] == names else None
+    present = tuple(column for column in columns if column.name in names)
+    whole = all(column.later or column.name in names for column in columns)
+    return present if whole and [column.name for column in present] == names else None
 
 
 def read_row(

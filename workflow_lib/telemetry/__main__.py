@@ -46,10 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (TelemetryError, OSError) as error:
         if isinstance(error, LostGpuError):
             _note_loss(paths, node, error.gpu)
-        said = str(error)
+        message = str(error)
         if isinstance(error, OSError):
-            said = f"{error.filename or path.parent}: {error.strerror or error}"
-        code = _refuse(node, said)
+            message = f"{error.filename or path.parent}: {error.strerror or error}"
+        code = _refuse(node, message)
         # Last, as the job ends at once.
         leave_mark(paths.telemetry_failed(node))
         return code

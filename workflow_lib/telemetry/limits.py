@@ -250,11 +250,11 @@ def _directory() -> Path:
 def _is_own(directory: Path) -> bool:
     """Whether the directory exists, belongs to this user, and no other user may write it."""
     try:
-        found = directory.lstat()
+        status = directory.lstat()
     except FileNotFoundError:
         return False
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return is_ours and not found.st_mode & 0o022
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_ours and not status.st_mode & 0o022
 
 
 def _has_lock(descriptor: int, patience_s: float) -> bool:

@@ -41,7 +41,7 @@ class Poll:
 
 
 @dataclass
-class _KnownPoll:
+class _WorkingPoll:
     """A poll that works: which of its values are used, and when it is due."""
 
     read: Callable[[], Sequence[float | int | UnreadableError | None]]
@@ -88,19 +88,19 @@ class PolledSource:
         self.errors: Counter[str] = Counter()
         self._failures: tuple[type[Exception], ...] = (UnreadableError, *failures)
         reasons: list[dict[str, str]] = []
-        self._at_every_tick: list[list[_KnownPoll]] = []
+        self._at_every_tick: list[list[_WorkingPoll]] = []
         #: the same together with the seldom readings
-        self._now_and_then: list[list[_KnownPoll]] = []
+        self._now_and_then: list[list[_WorkingPoll]] = []
         self._seldom_unix_s = [-math.inf] * len(gpus)
-        self._counters: list[list[_KnownPoll]] = []
-        self._energy: dict[int, _KnownPoll] = {}
+        self._counters: list[list[_WorkingPoll]] = []
+        self._energy: dict[int, _WorkingPoll] = {}
         for gpu, gpu_polls in enumerate(polls):
-            known, unsupported = self._probe(gpu, gpu_polls)
-            fast = [poll for poll in known if poll.is_fast]
+            working, unsupported = self._probe(gpu, gpu_polls)
+            fast = [poll for poll in working if poll.is_fast]
             self._at_every_tick.append([poll for poll in fast if not poll.period_s])
             self._now_and_then.append(fast)
-            self._counters.append([poll for poll in known if not poll.is_fast])
-            for poll in known:
+            self._counters.append([poll for poll in working if not poll.is_fast])
+            for poll in working:
                 if poll.at_changes:
                     self._energy[gpu] = poll
             reasons.append(unsupported)
@@ -138,7 +138,7 @@ class PolledSource:
     ) -> dict[str, Value]:
         """Read the counters of a GPU that are due; see Source."""
         polls = self._counters[gpu]
-        due: list[_KnownPoll] = []
+        due: list[_WorkingPoll] = []
         for place, poll in enumerate(polls):
             if not everything and (poll.at_changes or not poll.is_due(unix_time_s)):
                 continue
@@ -172,7 +172,7 @@ class PolledSource:
         """Called for every call that failed, so that a vendor's source can react."""
 
     def _call(
-        self, gpu: int, polls: Sequence[_KnownPoll]
+        self, gpu: int, polls: Sequence[_WorkingPoll]
     ) -> tuple[dict[str, Value], dict[str, str]]:
         """Column → value for readings that succeeded, column → message for those that failed."""
         values: dict[str, Value] = {}
@@ -205,15 +205,15 @@ class PolledSource:
             values[column] = None
         return values
 
-    def _probe(self, gpu: int, polls: Sequence[Poll]) -> tuple[list[_KnownPoll], dict[str, str]]:
+    def _probe(self, gpu: int, polls: Sequence[Poll]) -> tuple[list[_WorkingPoll], dict[str, str]]:
         """The polls that work, and column → message for columns that the GPU does not support."""
-        known: list[_KnownPoll] = []
+        working: list[_WorkingPoll] = []
         unsupported: dict[str, str] = {}
         for poll in polls:
             period_s = poll.period_s
             if period_s is None:
                 period_s = min(READINGS[column].period_s for column in poll.columns)
-            candidate = _KnownPoll(
+            candidate = _WorkingPoll(
                 poll.read,
                 [
                     (place, column, *self._bounds(gpu, column))
@@ -229,8 +229,8 @@ class PolledSource:
             unsupported.update(problems)
             candidate.columns = [c for c in candidate.columns if c[1] not in problems]
             if candidate.columns:
-                known.append(candidate)
-        return known, unsupported
+                working.append(candidate)
+        return working, unsupported
 
     def _bounds(self, gpu: int, column: str) -> tuple[float, float]:
         low, high = READINGS[column].bounds

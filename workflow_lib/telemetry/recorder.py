@@ -102,8 +102,8 @@ class EnergyChanges:
     def _next_search(self, now_s: float = -math.inf) -> None:
         """Wait for the turn of the next GPU. Turns that are over are left out."""
         spacing_s = self._spacing_s
-        over = (now_s - self._from_s) // spacing_s if now_s > self._from_s else 0
-        self._searches = max(self._searches + 1, int(over))
+        turns = (now_s - self._from_s) // spacing_s if now_s > self._from_s else 0
+        self._searches = max(self._searches + 1, int(turns))
         self._end_search()
 
     def _end_search(self) -> None:

@@ -215,21 +215,21 @@ class AmdSource(PolledSource):
 
 
 def _import_amdsmi() -> ModuleType:
-    said = io.StringIO()
+    printed = io.StringIO()
     try:
         # Without ROCm's libamd_smi.so the package prints why, and then fails with another error.
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(printed):
             import amdsmi
     except _MISMATCH as error:
-        raise _mismatch(error, said.getvalue()) from None
+        raise _mismatch(error, printed.getvalue()) from None
     return amdsmi  # type: ignore[no-any-return]
 
 
-def _mismatch(error: BaseException, said: str = "") -> TelemetryError:
-    told = " ".join(f"{type(error).__name__}: {error} {said}".split())
+def _mismatch(error: BaseException, printed: str = "") -> TelemetryError:
+    reason = " ".join(f"{type(error).__name__}: {error} {printed}".split())
     return TelemetryError(
         "AMD telemetry needs the site's amdsmi Python package, of the same version as its ROCm "
-        f"({told}); put ROCm's share/amd_smi on PYTHONPATH and its lib on LD_LIBRARY_PATH"
+        f"({reason}); put ROCm's share/amd_smi on PYTHONPATH and its lib on LD_LIBRARY_PATH"
     )
 
 

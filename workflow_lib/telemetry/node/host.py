@@ -171,12 +171,12 @@ class Host:
 
 def _network_lines(text: bytes) -> list[tuple[str, int, int]]:
     """Interface, bytes received and bytes sent, from /proc/net/dev."""
-    found: list[tuple[str, int, int]] = []
+    lines: list[tuple[str, int, int]] = []
     for line in text.splitlines()[2:]:
         name, _, rest = line.partition(b":")
         fields = rest.split()
-        found.append((name.strip().decode("ascii", "replace"), int(fields[0]), int(fields[8])))
-    return found
+        lines.append((name.strip().decode("ascii", "replace"), int(fields[0]), int(fields[8])))
+    return lines
 
 
 def _interfaces(root: Path, text: bytes) -> frozenset[str]:

@@ -135,14 +135,14 @@ def _devices(root: Path) -> list[tuple[Path, str]]:
     """Every device's directory and its driver's name. Some drivers, such as ACPI's, have their
     files in the subdirectory ``device``.
     """
-    found: list[tuple[Path, str]] = []
+    devices: list[tuple[Path, str]] = []
     for device in sorted(root.glob("sys/class/hwmon/hwmon*")):
         for where in (device, device / "device"):
             if (where / "name").is_file():
                 name = (where / "name").read_text(encoding="ascii", errors="replace").strip()
-                found.append((where, name))
+                devices.append((where, name))
                 break
-    return found
+    return devices
 
 
 def _inputs(device: Path, kind: str) -> list[Path]:

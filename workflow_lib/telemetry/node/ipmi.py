@@ -34,16 +34,15 @@ class Ipmi:
         """``columns`` are those to read. Raises UnreadableError if none can be read."""
         tool = shutil.which("ipmitool")
         devices = [root / device for device in _DEVICES if (root / device).exists()]
+        problem = ""
         if not devices:
-            raise UnreadableError("no /dev/ipmi0; Redfish needs a password, so it is not asked")
-        if tool is None:
-            raise UnreadableError(
-                "ipmitool is not installed; Redfish needs a password, so it is not asked"
-            )
-        if not os.access(devices[0], os.R_OK | os.W_OK):
-            raise UnreadableError(
-                f"{devices[0]} is for root alone; Redfish needs a password, so it is not asked"
-            )
+            problem = "no /dev/ipmi0"
+        elif tool is None:
+            problem = "ipmitool is not installed"
+        elif not os.access(devices[0], os.R_OK | os.W_OK):
+            problem = f"{devices[0]} is for root alone"
+        if tool is None or problem:
+            raise UnreadableError(f"{problem}; Redfish needs a password, so it is not asked")
         self._tool = tool
         self._columns = columns
         self._process: subprocess.Popen[str] | None = None
@@ -79,16 +78,16 @@ class Ipmi:
     def _inlet_c(self) -> float:
         lines = self._ask("sdr", "type", "temperature").splitlines()
         inlets = [line for line in lines if INLET.search(line.partition("|")[0])]
-        found = [float(match[1]) for line in inlets if (match := _CELSIUS.search(line))]
-        if not found:
+        numbers = [float(match[1]) for line in inlets if (match := _CELSIUS.search(line))]
+        if not numbers:
             raise UnreadableError("ipmitool sdr type temperature has no inlet or ambient sensor")
-        return min(found)
+        return min(numbers)
 
     def _fan_rpm(self) -> float:
-        found = [float(match[1]) for match in _RPM.finditer(self._ask("sdr", "type", "fan"))]
-        if not found:
+        numbers = [float(match[1]) for match in _RPM.finditer(self._ask("sdr", "type", "fan"))]
+        if not numbers:
             raise UnreadableError("ipmitool sdr type fan tells no speed")
-        return max(found)
+        return max(numbers)
 
     def _ask(self, *words: str) -> str:
         called = f"ipmitool {' '.join(words)}"
@@ -108,15 +107,15 @@ class Ipmi:
             raise UnreadableError(f"{called}: {error.strerror}") from None
         with self._process as process:
             try:
-                told, complaint = process.communicate(timeout=_TIMEOUT_S)
+                output, errors = process.communicate(timeout=_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise UnreadableError(f"{called} did not end within {_TIMEOUT_S:g} s") from None
         self._process = None
         if process.returncode != 0:
-            said = " ".join(complaint.split()) or "no message"
-            raise UnreadableError(f"{called} ended with {process.returncode}: {said}")
-        return told
+            message = " ".join(errors.split()) or "no message"
+            raise UnreadableError(f"{called} ended with {process.returncode}: {message}")
+        return output
 
 
 Reading = Mapping[str, float | UnreadableError]

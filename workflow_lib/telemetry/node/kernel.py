@@ -167,8 +167,8 @@ class OtherJobs:
             raise UnreadableError("not a job of Slurm's, so that nothing tells of other jobs")
         groups = root / "sys/fs/cgroup"
         for own, up, every in _GROUPS:
-            for found in sorted(groups.glob(own.format(job=job_id))):
-                self._above, self._every, self._own = (found / up).resolve(), every, found.name
+            for group in sorted(groups.glob(own.format(job=job_id))):
+                self._above, self._every, self._own = (group / up).resolve(), every, group.name
                 return
         raise UnreadableError(
             "no control group of this job under /sys/fs/cgroup: Slurm does not use them, or a "
@@ -179,7 +179,7 @@ class OtherJobs:
         """How many other jobs have a control group now. Raises UnreadableError if this job's is
         gone.
         """
-        names = {found.name for found in self._above.glob(self._every)}
+        names = {group.name for group in self._above.glob(self._every)}
         if self._own not in names:
             raise UnreadableError("the control group of this job is gone")
         return len(names) - 1

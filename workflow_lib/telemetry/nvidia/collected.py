@@ -78,10 +78,10 @@ class PowerSamples:
         layout = _LAYOUTS.get(self._value_type.value)
         if layout is None:
             raise UnreadableError(f"unknown NVML value type {self._value_type.value}")
-        held = memoryview(self._samples).cast("B")[: self._count.value * layout.size]
+        buffer = memoryview(self._samples).cast("B")[: self._count.value * layout.size]
         samples = sorted(
             (time_us, int(power_mw))
-            for time_us, power_mw in layout.iter_unpack(held)
+            for time_us, power_mw in layout.iter_unpack(buffer)
             if time_us > seen_us
         )
         if samples:

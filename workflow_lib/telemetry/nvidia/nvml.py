@@ -38,14 +38,14 @@ class NodeGpu:
 
 def node_gpus(nvml: ModuleType) -> list[NodeGpu]:
     """All GPUs of the node, in NVML's order."""
-    found = []
+    gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found.append(NodeGpu(index, handle, nvml.nvmlDeviceGetUUID(handle)))
+            gpus.append(NodeGpu(index, handle, nvml.nvmlDeviceGetUUID(handle)))
         except nvml.NVMLError as error:
-            found.append(NodeGpu(index, error=error))
-    return found
+            gpus.append(NodeGpu(index, error=error))
+    return gpus
 
 
 def seen_gpus(gpus: list[NodeGpu], environment: Mapping[str, str]) -> list[NodeGpu]:

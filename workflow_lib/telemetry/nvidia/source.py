@@ -152,7 +152,7 @@ class NvidiaSource(PolledSource):
         """
         nvml = self._nvml
 
-        def told(function: str, *arguments: Any) -> Any:
+        def query(function: str, *arguments: Any) -> Any:
             if not hasattr(nvml, function):
                 return None  # the binding is older than the call
             try:
@@ -161,7 +161,7 @@ class NvidiaSource(PolledSource):
                 return None
 
         def current(function: str) -> bool | None:
-            modes = told(function)  # now, and after the next reset
+            modes = query(function)  # now, and after the next reset
             return None if modes is None else bool(modes[0])
 
         def watts(milliwatts: int | None) -> float | None:
@@ -174,34 +174,34 @@ class NvidiaSource(PolledSource):
                 f"GPU {gpu} ({name}, {uuid}) is divided by MIG, so its power is not the job's "
                 "alone; run on GPUs without MIG, or have it turned off"
             )
-        limits = told("nvmlDeviceGetPowerManagementLimitConstraints")  # lowest, highest
-        address = told("nvmlDeviceGetPciInfo")
-        persistence = told("nvmlDeviceGetPersistenceMode")
+        limits = query("nvmlDeviceGetPowerManagementLimitConstraints")  # lowest, highest
+        address = query("nvmlDeviceGetPciInfo")
+        persistence = query("nvmlDeviceGetPersistenceMode")
         return {
             "name": name,
             "uuid": uuid,
-            "serial": told("nvmlDeviceGetSerial"),
+            "serial": query("nvmlDeviceGetSerial"),
             "power_limit_w": self._power_limit_w(handle),
             "driver_version": driver,
             "index": index,
             "package": index,
             "reports_power": True,
-            "power_limit_default_w": watts(told("nvmlDeviceGetPowerManagementDefaultLimit")),
+            "power_limit_default_w": watts(query("nvmlDeviceGetPowerManagementDefaultLimit")),
             "power_limit_max_w": None if limits is None else watts(limits[1]),
-            "sm_clock_max_mhz": told("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-            "memory_clock_max_mhz": told("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
-            "temperature_slowdown_c": told(
+            "sm_clock_max_mhz": query("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            "memory_clock_max_mhz": query("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
+            "temperature_slowdown_c": query(
                 "nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
             ),
-            "temperature_shutdown_c": told(
+            "temperature_shutdown_c": query(
                 "nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
             ),
             "ecc_enabled": current("nvmlDeviceGetEccMode"),
             "mig_enabled": mig_enabled,
             "persistence_mode": None if persistence is None else bool(persistence),
-            "pcie_generation": told("nvmlDeviceGetCurrPcieLinkGeneration"),
-            "pcie_width": told("nvmlDeviceGetCurrPcieLinkWidth"),
-            "vbios_version": told("nvmlDeviceGetVbiosVersion"),
+            "pcie_generation": query("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_width": query("nvmlDeviceGetCurrPcieLinkWidth"),
+            "vbios_version": query("nvmlDeviceGetVbiosVersion"),
             "pci_bus_id": None if address is None else address.busId,
         }
 
