@@ -42,16 +42,7 @@ from workflow_lib.records.checks import CheckPaths, CheckRecord, Finding, NodeCh
 from workflow_lib.records.checksums import damaged, write_checksums
 from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.clocks import ClockReading, NodeClock
-from workflow_lib.records.columns import (
-    GPU_COUNTERS,
-    GPU_EVENTS,
-    GPU_SAMPLES,
-    HOST_SAMPLES,
-    POWER_SAMPLES,
-    SAMPLER_BLOCKS,
-    STEPS,
-    Column,
-)
+from workflow_lib.records.columns import STEPS, Column
 from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.degrees import Degrees, Schedule
 from workflow_lib.records.files import (
@@ -109,6 +100,14 @@ from workflow_lib.records.tables import (
     TABLES,
     UNUSED_GPUS,
     Table,
+)
+from workflow_lib.records.telemetry_columns import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    POWER_SAMPLES,
+    SAMPLER_BLOCKS,
 )
 from workflow_lib.records.trace_tables import KERNELS, TRACES
 from workflow_lib.records.training import (

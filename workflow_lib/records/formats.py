@@ -7,8 +7,8 @@ number.
 A field that a later format of ``cell.json`` introduces has a default, which describes older cells.
 ``since`` of its axis is the number of that format, so the newest format is that of the newest field
 (``records.cell_axes.CELL_FORMAT``). Cells with the default keep their digests, and so their runs.
-Columns that were added later to runs' CSV files are marked in ``records/columns.py``. For older
-files they are empty.
+Columns that were added later to runs' CSV files are marked ``LATER`` in ``records/columns.py`` and
+``records/telemetry_columns.py``. For older files they are empty.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The ranges of numbers in records and CSV files, and which names of nodes and cells are valid.
 
 A field name means the same in all files, and names carry units. So the range of a number follows
-from its name, unless :mod:`records.columns <workflow_lib.records.columns>` declares it for a
-reading. A value outside its range is damaged or made up. It is refused, so that no mean includes
-it.
+from its name, unless :mod:`~workflow_lib.records.telemetry_columns` declares it for a reading. A
+value outside its range is damaged or made up. It is refused, so that no mean includes it.
 """
 
 from __future__ import annotations

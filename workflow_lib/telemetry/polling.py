@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib import gpu_models
+from workflow_lib.records.telemetry_columns import SELDOM_S
 from workflow_lib.telemetry.source import (
     READINGS,
     TICK_READINGS,
@@ -18,8 +19,6 @@ from workflow_lib.telemetry.source import (
     declared_lacking,
 )
 
-#: how often those of GPU_SAMPLES are read that have a period
-_SELDOM_S = 0.5
 #: a tick that comes up to this much early also reads the seldom readings
 _EARLY_S = 0.02
 #: Counters are asked for about once a second, so those that are due within half a second are read.
@@ -128,7 +127,7 @@ class PolledSource:
         """Read a GPU; see Source."""
         polls = self._at_every_tick[gpu]
         # The difference is negative if the clock was set back; they are then read, too.
-        if not 0 <= unix_time_s - self._seldom_unix_s[gpu] < _SELDOM_S - _EARLY_S:
+        if not 0 <= unix_time_s - self._seldom_unix_s[gpu] < SELDOM_S - _EARLY_S:
             polls, self._seldom_unix_s[gpu] = self._now_and_then[gpu], unix_time_s
         values, problems = self._call(gpu, polls)
         return self._with_problems(values, problems) if problems else values

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from workflow_lib.records.columns import (
+from workflow_lib.records.columns import SampledColumn, sampled
+from workflow_lib.records.telemetry_columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
     POWER_SAMPLES,
-    SampledColumn,
-    sampled,
 )
 
 Value = float | int | None

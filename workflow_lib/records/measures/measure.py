@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from workflow_lib.records.columns import (
-    GPU_COUNTERS,
-    GPU_SAMPLES,
-    HOST_SAMPLES,
-    Column,
-    SampledColumn,
-    sampled,
-)
+from workflow_lib.records.columns import Column, SampledColumn, sampled
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES
 
 #: files of a sampler
 File = Literal["gpu", "counters", "host"]
