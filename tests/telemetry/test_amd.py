@@ -367,28 +367,21 @@ def test_a_call_that_is_not_permitted_costs_only_its_own_columns(node: Node) -> 
     assert source.read(0, 0.0)["power_w"] == 94
 
 
-def test_packages_of_two_are_refused_where_every_gpu_has_its_power(node: Node) -> None:
-    node.say(MI300)
-    with pytest.raises(TelemetryError, match="GPUs 0 and 1"):
-        node.open(2)
-
-
-def test_packages_of_one_are_refused_where_a_die_has_no_power(node: Node) -> None:
-    node.say(MI250)
-    with pytest.raises(TelemetryError, match="GPU 1"):
-        node.open(1)
-
-
-def test_dies_that_make_no_whole_packages_are_refused(node: Node) -> None:
-    node.say(MI250, count=3)
-    with pytest.raises(TelemetryError, match="3 GPUs"):
-        node.open(2)
-
-
-def test_partitions_of_one_device_are_no_packages_of_their_own(node: Node) -> None:
-    node.say(MI300, bus__1="0x05", function__1=1)
-    with pytest.raises(TelemetryError, match="partitions"):
-        node.open(1)
+@pytest.mark.parametrize(
+    ("gpus", "changes", "gpus_per_package", "named"),
+    [
+        (MI300, {}, 2, "GPUs 0 and 1"),  # each has its own power
+        (MI250, {}, 1, "GPU 1"),  # has no power
+        (MI250, {"count": 3}, 2, "3 GPUs"),
+        (MI300, {"bus__1": "0x05", "function__1": 1}, 1, "partitions"),
+    ],
+)
+def test_packages_that_contradict_the_driver_are_refused(
+    node: Node, gpus: Mapping[str, str], changes: dict[str, Any], gpus_per_package: int, named: str
+) -> None:
+    node.say(gpus, **changes)
+    with pytest.raises(TelemetryError, match=named):
+        node.open(gpus_per_package)
 
 
 def test_the_sensor_is_where_the_driver_has_it(node: Node) -> None:
@@ -431,22 +424,20 @@ def test_a_library_that_does_not_answer_is_refused(
         node.open(2)
 
 
-def test_a_library_with_a_longer_table_is_refused(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("flags", "whole", "named"),
+    [
+        (("-DLONGER",), True, "bytes of GPU"),
+        (("-DSWAPPED",), True, "different versions"),
+        ((), False, r"\(AttributeError"),  # functions of the binding are missing
+    ],
+)
+def test_a_library_of_another_version_than_the_bindings_is_refused(
+    node: Node, flags: tuple[str, ...], whole: bool, named: str
+) -> None:
     node.say(MI250)
-    with pytest.raises(TelemetryError, match="bytes of GPU"):
-        node.open(2, "-DLONGER")
-
-
-def test_a_library_with_another_order_of_fields_is_refused(node: Node) -> None:
-    node.say(MI250)
-    with pytest.raises(TelemetryError, match="different versions"):
-        node.open(2, "-DSWAPPED")
-
-
-def test_a_library_without_the_bindings_functions_is_refused(node: Node) -> None:
-    node.say(MI250)
-    with pytest.raises(TelemetryError, match=r"\(AttributeError"):
-        node.open(2, whole=False)
+    with pytest.raises(TelemetryError, match=named):
+        node.open(2, *flags, whole=whole)
 
 
 def test_without_rocms_library_it_is_refused(

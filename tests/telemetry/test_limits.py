@@ -94,6 +94,12 @@ class Machine:
         wait_for(self.paths.limits_ready(NODE), process)
         return process
 
+    def another_run(self) -> RunPaths:
+        """The next run on this node, which asks for no limits."""
+        paths = RunPaths(self.paths.directory.parent / "other")
+        records.write_json(paths.cell, make_cell(source="nvidia"))
+        return paths
+
     def stop(self, process: subprocess.Popen[str]) -> None:
         self.paths.telemetry.mkdir(exist_ok=True)
         self.paths.telemetry_stop.touch()
@@ -268,8 +274,7 @@ def test_the_end_of_the_script_gives_back_what_killed_processes_left(machine: Ma
 def test_the_next_job_gives_back_what_a_killed_one_left(machine: Machine) -> None:
     killed(machine)
     # It asks for no limits itself, and is measured with none.
-    other = RunPaths(machine.paths.directory.parent / "other")
-    records.write_json(other.cell, make_cell(source="nvidia"))
+    other = machine.another_run()
     watching = machine.start("__main__", str(other.cell))
     wait_for(other.telemetry_ready(NODE), watching)
     assert machine.in_force == AS_BEFORE
@@ -286,29 +291,23 @@ def test_the_next_limits_are_not_given_back_to_those_that_were_left(machine: Mac
     assert [each.power_limit_before_w for each in machine.record.gpus] == [700.0, 700.0]
 
 
-def test_a_reboot_has_given_them_back(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "journals"),
+    # A reboot has given limits back; another node has its own to give back.
+    [("boot_id", "another", 0), ("node", "node02", 1)],
+)
+def test_what_is_not_this_boots_or_this_nodes_is_left_alone(
+    machine: Machine, key: str, value: str, journals: int
+) -> None:
     killed(machine)
     (path,) = machine.journals
     journal = json.loads(path.read_text(encoding="utf-8"))
-    journal["limits"]["boot_id"] = "another"
+    journal["limits"][key] = value
     path.write_text(json.dumps(journal), encoding="utf-8")
     calls = machine.calls
     process = machine.start("limits", "give-back", str(machine.paths.cell))
     assert process.wait(TIMEOUT_S) == 0
-    assert machine.journals == []
-    assert machine.calls == calls
-
-
-def test_what_another_node_has_to_give_back_is_left_to_it(machine: Machine) -> None:
-    killed(machine)
-    (path,) = machine.journals
-    journal = json.loads(path.read_text(encoding="utf-8"))
-    journal["limits"]["node"] = "node02"
-    path.write_text(json.dumps(journal), encoding="utf-8")
-    calls = machine.calls
-    process = machine.start("limits", "give-back", str(machine.paths.cell))
-    assert process.wait(TIMEOUT_S) == 0
-    assert machine.journals == [path]
+    assert machine.journals == [path][:journals]
     assert machine.calls == calls
 
 
@@ -316,8 +315,7 @@ def test_another_jobs_gpus_are_left_alone(machine: Machine) -> None:
     killed(machine)
     calls = machine.calls
     machine.script.say(uuid_0="GPU-cccc-0", uuid_1="GPU-dddd-1")
-    other = RunPaths(machine.paths.directory.parent / "other")
-    records.write_json(other.cell, make_cell(source="nvidia"))
+    other = machine.another_run()
     wait_for(other.telemetry_ready(NODE), machine.start("__main__", str(other.cell)))
     assert machine.calls == calls
     assert len(machine.journals) == 1
@@ -415,8 +413,7 @@ def test_what_could_not_be_given_back_is_said_and_tried_again(machine: Machine) 
 def test_a_run_is_not_measured_with_limits_that_were_left(machine: Machine) -> None:
     killed(machine)
     machine.script.say(set_limit_error=NO_PERMISSION)
-    other = RunPaths(machine.paths.directory.parent / "other")
-    records.write_json(other.cell, make_cell(source="nvidia"))
+    other = machine.another_run()
     process = machine.start("__main__", str(other.cell))
     _, message = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
@@ -428,8 +425,7 @@ def test_a_journal_that_cannot_be_read_is_named(machine: Machine) -> None:
     killed(machine)
     (path,) = machine.journals
     path.write_text("{", encoding="utf-8")
-    other = RunPaths(machine.paths.directory.parent / "other")
-    records.write_json(other.cell, make_cell(source="nvidia"))
+    other = machine.another_run()
     _, message = machine.start("__main__", str(other.cell)).communicate(timeout=TIMEOUT_S)
     assert f"may be left on this node: {path}" in message
     assert message.count("\n") == 1

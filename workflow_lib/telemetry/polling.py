@@ -73,13 +73,11 @@ class PolledSource:
         gpus: Sequence[Mapping[str, Any]],
         polls: Sequence[Sequence[Poll]],
         failures: tuple[type[Exception], ...],
-        missing: Mapping[str, str] | None = None,
     ) -> None:
         """Probe every call of every GPU.
 
-        ``polls`` are the calls of each GPU. ``missing`` gives reasons for columns that this driver
-        does not fill, besides those that their declarations give. Raises TelemetryError if a GPU
-        that should report power does not.
+        ``polls`` are the calls of each GPU. Raises TelemetryError if a GPU that should report power
+        does not.
         """
         self.name = name
         self.gpus = gpus
@@ -110,7 +108,6 @@ class PolledSource:
         self.missing: dict[str, str] = {
             **{column: f"not read from {name}" for column in READINGS if column not in filled},
             **declared_lacking(name),
-            **(missing or {}),
         }
         for column in READINGS:
             reason = common_reason([unsupported.get(column) for unsupported in reasons])

@@ -17,13 +17,7 @@ from workflow_lib.telemetry.nvidia.nvml import (
     fields_reader,
 )
 from workflow_lib.telemetry.polling import Poll
-
-THROTTLE_COLUMNS = (
-    "throttle_power_cap_s",
-    "throttle_sw_thermal_s",
-    "throttle_hw_thermal_s",
-    "throttle_power_brake_s",
-)
+from workflow_lib.telemetry.source import UnreadableError
 
 
 def tick_polls(nvml: ModuleType, handle: Any) -> list[Poll]:
@@ -77,7 +71,7 @@ def _event_reasons(nvml: ModuleType, handle: Any) -> Callable[[], tuple[int]]:
 
 
 def counter_polls(
-    nvml: ModuleType, handle: Any, slowdown: tuple[int, int, int] | None
+    nvml: ModuleType, handle: Any, slowdown: tuple[int, int, int] | None, driver: str
 ) -> list[Poll]:
     """The calls that fill GPU_COUNTERS. ``slowdown`` are the field ids of the
     driver's slowdown counters; None if it has none.
@@ -93,7 +87,10 @@ def counter_polls(
     def ecc_errors(kind: int) -> tuple[int]:
         return (call("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC),)
 
-    throttle = (POWER_CAP, *(slowdown or ()))
+    read_throttle = fields_reader(
+        nvml, handle, (POWER_CAP, *(slowdown or ())), lambda nanoseconds: nanoseconds / 1e9
+    )
+    lacking = UnreadableError(f"driver {driver} has no cumulative slowdown counters")
     return [
         Poll(
             ("energy_j",),
@@ -101,8 +98,11 @@ def counter_polls(
             at_changes=True,
         ),
         Poll(
-            THROTTLE_COLUMNS[: len(throttle)],
-            fields_reader(nvml, handle, throttle, lambda nanoseconds: nanoseconds / 1e9),
+            (
+                *("throttle_power_cap_s", "throttle_sw_thermal_s"),
+                *("throttle_hw_thermal_s", "throttle_power_brake_s"),
+            ),
+            lambda: [*read_throttle(), *([] if slowdown else [lacking] * 3)],
         ),
         Poll(
             ("power_instant_w",),

@@ -16,7 +16,6 @@ from workflow_lib import gpu_models
 from workflow_lib.telemetry.nvidia.collected import DriverEvents, PowerSamples
 from workflow_lib.telemetry.nvidia.nvml import node_gpus, seen_gpus, slowdown_fields, started_nvml
 from workflow_lib.telemetry.nvidia.readings import (
-    THROTTLE_COLUMNS,
     counter_polls,
     tick_polls,
 )
@@ -92,12 +91,7 @@ class NvidiaSource(PolledSource):
         self._losses: list[tuple[int, str, int | None]] = []
         self._power_samples = PowerSamples(nvml, handles)
         self._driver_events = DriverEvents(nvml, handles)
-        missing: dict[str, str] = {}
         slowdown = slowdown_fields(nvml, handles, driver)
-        if slowdown is None:
-            missing = dict.fromkeys(
-                THROTTLE_COLUMNS[1:], f"driver {driver} has no cumulative slowdown counters"
-            )
         super().__init__(
             name="nvidia",
             gpus=[
@@ -105,11 +99,10 @@ class NvidiaSource(PolledSource):
                 for gpu, at in enumerate(seen)
             ],
             polls=[
-                [*tick_polls(nvml, handle), *counter_polls(nvml, handle, slowdown)]
+                [*tick_polls(nvml, handle), *counter_polls(nvml, handle, slowdown, driver)]
                 for handle in handles
             ],
             failures=(nvml.NVMLError,),
-            missing=missing,
         )
         self.others = [
             self._other(gpu.index, gpu.handle, gpu.uuid)
