@@ -14,11 +14,16 @@ from pathlib import Path
 
 from workflow_lib.telemetry.node.hwmon import BoardSensors, CpuTemperature
 from workflow_lib.telemetry.node.ipmi import Background, Ipmi
-from workflow_lib.telemetry.node.kernel import CpuEnergy, CpuUtilisation, KernelFile, OtherJobs
+from workflow_lib.telemetry.node.kernel import (
+    CpuEnergy,
+    CpuUtilisation,
+    InfinibandBytes,
+    KernelFile,
+    OtherJobs,
+    Sensor,
+)
 from workflow_lib.telemetry.source import TelemetryError, UnreadableError, Value
 
-#: bytes in one unit of port_xmit_data and port_rcv_data (InfiniBand Architecture 1, section 16.1.3)
-_INFINIBAND_UNIT_BYTES = 4
 #: /sys/class/net/<interface>/type of IP over InfiniBand (linux/if_arp.h)
 _ARPHRD_INFINIBAND = "32"
 #: ACPI's power meter averages over a second or more, and may have to ask the board controller
@@ -48,19 +53,22 @@ class Host:
         if not self._interfaces:
             reason = "no Ethernet interface but loopback in /proc/net/dev"
             self.missing |= {"network_received_bytes": reason, "network_sent_bytes": reason}
-        ports = sorted(root.glob("sys/class/infiniband/*/ports/*/counters"))
-        if not ports:
-            reason = "no InfiniBand port under /sys/class/infiniband"
-            self.missing |= {"infiniband_received_bytes": reason, "infiniband_sent_bytes": reason}
-        self._received = self._open_ports("received", [port / "port_rcv_data" for port in ports])
-        self._sent = self._open_ports("sent", [port / "port_xmit_data" for port in ports])
-        self._sensors: dict[str, Callable[[], float]] = {}
         self._closing: list[Callable[[], None]] = []
-        self._open_cpu_sensors(root)
-        try:
-            self._sensors["other_jobs"] = OtherJobs(root, job_id).count
-        except UnreadableError as error:
-            self.missing["other_jobs"] = str(error)
+        self._sensors: dict[str, Sensor] = {}
+        sensors: dict[str, Callable[[], Sensor]] = {
+            "infiniband_received_bytes": lambda: InfinibandBytes(root, "port_rcv_data"),
+            "infiniband_sent_bytes": lambda: InfinibandBytes(root, "port_xmit_data"),
+            "cpu_temperature_c": lambda: CpuTemperature(root),
+            "cpu_energy_j": lambda: CpuEnergy(root),
+            "other_jobs": lambda: OtherJobs(root, job_id),
+        }
+        for column, open_sensor in sensors.items():
+            try:
+                self._sensors[column] = open_sensor()
+            except UnreadableError as error:
+                self.missing[column] = str(error)
+            else:
+                self._closing.append(self._sensors[column].close)
         self._slow: list[Background] = []
         self._open_board_sensors(root)
 
@@ -76,12 +84,11 @@ class Host:
             "memory_used_bytes": self._memory_used_bytes(),
             "network_received_bytes": received,
             "network_sent_bytes": sent,
-            "infiniband_received_bytes": self._port_bytes("received", self._received),
-            "infiniband_sent_bytes": self._port_bytes("sent", self._sent),
         }
-        for column, read in self._sensors.items():
+        for column, sensor in self._sensors.items():
             try:
-                values[column] = read()
+                values[column] = sensor.read()
+            # A failed read must not look like a port without traffic.
             except (OSError, ValueError, UnreadableError) as error:
                 self.errors[f"{column}: {error}"] += 1
         for slow in self._slow:
@@ -96,29 +103,6 @@ class Host:
         """Close the sensors, and end the background threads and the commands that they started."""
         for close in self._closing:
             close()
-
-    def _open_ports(self, direction: str, counters: list[Path]) -> list[KernelFile]:
-        try:
-            return [KernelFile(counter) for counter in counters]
-        except OSError as error:
-            self.missing[f"infiniband_{direction}_bytes"] = str(error)
-            return []
-
-    def _open_cpu_sensors(self, root: Path) -> None:
-        try:
-            temperature = CpuTemperature(root)
-        except UnreadableError as error:
-            self.missing["cpu_temperature_c"] = str(error)
-        else:
-            self._sensors["cpu_temperature_c"] = temperature.read_c
-            self._closing.append(temperature.close)
-        try:
-            energy = CpuEnergy(root)
-        except UnreadableError as error:
-            self.missing["cpu_energy_j"] = str(error)
-        else:
-            self._sensors["cpu_energy_j"] = energy.read_j
-            self._closing.append(energy.close)
 
     def _open_board_sensors(self, root: Path) -> None:
         """Use the sensors of hwmon, and IPMI for those that hwmon lacks."""
@@ -156,17 +140,6 @@ class Host:
             self.errors[f"network_received_bytes: {', '.join(sorted(gone))} is gone"] += 1
             return None, None
         return sum(both[0] for both in counted.values()), sum(both[1] for both in counted.values())
-
-    def _port_bytes(self, direction: str, counters: list[KernelFile]) -> int | None:
-        if not counters:
-            return None
-        try:
-            units = sum(counter.number() for counter in counters)
-        except (OSError, ValueError) as error:
-            # A failed read must not look like a port without traffic.
-            self.errors[f"infiniband_{direction}_bytes: {error}"] += 1
-            return None
-        return units * _INFINIBAND_UNIT_BYTES
 
 
 def _network_lines(text: bytes) -> list[tuple[str, int, int]]:

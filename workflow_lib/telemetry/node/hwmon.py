@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workflow_lib.telemetry.node.kernel import KernelFile
+from workflow_lib.telemetry.node.kernel import KernelFile, Sensor
 from workflow_lib.telemetry.source import UnreadableError
 
 #: driver of a CPU → labels of the sensors of a whole package; coretemp also has cores, k10temp dies
@@ -24,7 +24,7 @@ _UNNAMED_CPU_SENSOR = {"k10temp": "temp1_input"}
 INLET = re.compile(r"inlet|ambient", re.IGNORECASE)
 
 
-class CpuTemperature:
+class CpuTemperature(Sensor):
     """The temperature of the hottest CPU package."""
 
     def __init__(self, root: Path) -> None:
@@ -38,27 +38,22 @@ class CpuTemperature:
             or (not _label(path) and path.name == _UNNAMED_CPU_SENSOR.get(name))
         ]
         try:
-            self._sensors = [KernelFile(path) for path in paths]
+            self.files = [KernelFile(path) for path in paths]
         except OSError as error:
             raise UnreadableError(str(error)) from None
-        if not self._sensors:
+        if not self.files:
             raise UnreadableError(
                 f"no CPU sensor ({', '.join(_CPU_SENSORS)}) under /sys/class/hwmon"
             )
 
-    def read_c(self) -> float:
+    def read(self) -> float:
         """The temperature, in °C. Raises OSError, ValueError or UnreadableError if it cannot be
         read.
         """
-        hottest = max(sensor.number() for sensor in self._sensors) / 1e3
+        hottest = max(sensor.number() for sensor in self.files) / 1e3
         if not 0 < hottest <= 150:
             raise UnreadableError(f"the sensor says {hottest} °C")
         return hottest
-
-    def close(self) -> None:
-        """Close the sensors."""
-        for sensor in self._sensors:
-            sensor.close()
 
 
 class BoardSensors:

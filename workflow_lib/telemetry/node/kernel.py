@@ -15,6 +15,10 @@ from workflow_lib.telemetry.source import TelemetryError, UnreadableError
 _CHUNK_BYTES = 1 << 16
 
 
+#: bytes in one unit of port_xmit_data and port_rcv_data (InfiniBand Architecture 1, section 16.1.3)
+_INFINIBAND_UNIT_BYTES = 4
+
+
 class KernelFile:
     """A file that stays open, because opening it takes several times as long as reading it.
 
@@ -60,6 +64,42 @@ class KernelFile:
             raise
 
 
+class Sensor:
+    """A quantity of the node that files tell."""
+
+    #: those that it reads
+    files: list[KernelFile]
+
+    def read(self) -> float:
+        """The value, in the unit of its column. Raises OSError, ValueError or UnreadableError if it
+        cannot be read.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self.files:
+            file.close()
+
+
+class InfinibandBytes(Sensor):
+    """Bytes over all InfiniBand ports, by one of their counters."""
+
+    def __init__(self, root: Path, counter: str) -> None:
+        """Raises UnreadableError if there is no port, or one without the counter."""
+        ports = sorted(root.glob("sys/class/infiniband/*/ports/*/counters"))
+        if not ports:
+            raise UnreadableError("no InfiniBand port under /sys/class/infiniband")
+        try:
+            self.files = [KernelFile(port / counter) for port in ports]
+        except OSError as error:
+            raise UnreadableError(str(error)) from None
+
+    def read(self) -> int:
+        """The sum, in bytes."""
+        return sum(file.number() for file in self.files) * _INFINIBAND_UNIT_BYTES
+
+
 class CpuUtilisation:
     """The busy share of all CPUs between two calls."""
 
@@ -99,7 +139,7 @@ _MOST_W = 10_000.0
 _ZONE = re.compile(r"intel-rapl:\d+")
 
 
-class CpuEnergy:
+class CpuEnergy(Sensor):
     """The energy of all CPU packages since this object was made."""
 
     def __init__(self, root: Path) -> None:
@@ -110,9 +150,9 @@ class CpuEnergy:
                 for zone in sorted(root.glob("sys/class/powercap/intel-rapl:*"))
                 if _ZONE.fullmatch(zone.name) and _text(zone / "name").startswith("package")
             ]
-            self._counters = [KernelFile(zone / "energy_uj") for zone in zones]
+            self.files = [KernelFile(zone / "energy_uj") for zone in zones]
             self._ranges_uj = [int(_text(zone / "max_energy_range_uj")) for zone in zones]
-            self._before_uj = [counter.number() for counter in self._counters]
+            self._before_uj = [counter.number() for counter in self.files]
             self._before_s = time.monotonic()
         except PermissionError as error:
             raise UnreadableError(
@@ -124,13 +164,13 @@ class CpuEnergy:
             raise UnreadableError("no CPU package under /sys/class/powercap (RAPL)")
         self._sum_uj = 0
 
-    def read_j(self) -> float:
+    def read(self) -> float:
         """Energy so far, in J. It falls if a counter stepped back.
 
         Call it before a counter can go round half its range (7 minutes at 300 W). Raises OSError or
         ValueError if a counter cannot be read.
         """
-        now_uj, now_s = [counter.number() for counter in self._counters], time.monotonic()
+        now_uj, now_s = [counter.number() for counter in self.files], time.monotonic()
         most_uj = 1e6 * _MOST_W * max(now_s - self._before_s, 1.0)
         for now, before, range_uj in zip(now_uj, self._before_uj, self._ranges_uj, strict=True):
             rise_uj = now - before
@@ -139,11 +179,6 @@ class CpuEnergy:
             self._sum_uj += rise_uj
         self._before_uj, self._before_s = now_uj, now_s
         return self._sum_uj / 1e6
-
-    def close(self) -> None:
-        """Close the counters."""
-        for counter in self._counters:
-            counter.close()
 
 
 def _text(path: Path) -> str:
@@ -158,13 +193,14 @@ _GROUPS = (
 )
 
 
-class OtherJobs:
+class OtherJobs(Sensor):
     """How many jobs the node runs besides this one."""
 
     def __init__(self, root: Path, job_id: str | None) -> None:
         """Raises UnreadableError if the control groups of jobs are not visible."""
         if not job_id:
             raise UnreadableError("not a job of Slurm's, so that nothing tells of other jobs")
+        self.files = []
         groups = root / "sys/fs/cgroup"
         for own, up, every in _GROUPS:
             for group in sorted(groups.glob(own.format(job=job_id))):
@@ -175,7 +211,7 @@ class OtherJobs:
             "container hides them"
         )
 
-    def count(self) -> int:
+    def read(self) -> int:
         """How many other jobs have a control group now. Raises UnreadableError if this job's is
         gone.
         """
