@@ -96,3 +96,18 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     rows = [line.split(",") for line in lines[1:]]
     assert all(len(row) == len(names) for row in rows)
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def refusal(paths: records.RunPaths) -> str:
+    """The one line with which the sampler of a run ends that cannot begin."""
+    process = subprocess.run(
+        [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)],
+        cwd=REPOSITORY,
+        env={**os.environ, "SLURMD_NODENAME": NODE},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 1
+    assert process.stderr.count("\n") == 1, process.stderr
+    return process.stderr

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.disks import small_disk
-from tests.telemetry.cells import NODE, REPOSITORY, make_cell, read_rows, wait_for
+from tests.telemetry.cells import NODE, REPOSITORY, make_cell, read_rows, refusal, wait_for
 from tests.telemetry.nvml import Node
 from workflow_lib import records
 
@@ -158,22 +158,12 @@ def test_files_that_may_not_grow_end_it_with_a_message(tmp_path: Path) -> None:
     assert len(read_rows(paths.gpu_samples(NODE))) > 20
 
 
-def test_a_directory_that_may_not_be_written_is_one_clear_message(
-    tmp_path: Path, sampler: Start
-) -> None:
+def test_a_directory_that_may_not_be_written_is_one_clear_message(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        records.write_json(records.RunPaths(disk).cell, make_cell())
+        paths = records.RunPaths(disk)
+        records.write_json(paths.cell, make_cell())
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        process = subprocess.run(
-            [sys.executable, "-m", "workflow_lib.telemetry", str(records.RunPaths(disk).cell)],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert process.returncode == 1
-        assert f"{records.RunPaths(disk).telemetry}: Read-only file system" in process.stderr
-        assert process.stderr.count("\n") == 1
+        assert f"{paths.telemetry}: Read-only" in refusal(paths)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -189,7 +179,7 @@ def test_a_directory_that_is_taken_away_ends_it_with_a_message(
         shutil.rmtree(aside)
     _, message = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert f"{paths.gpu_samples(NODE)} was removed or moved while it was written" in message
+    assert f"{paths.gpu_samples(NODE)} was removed" in message
     assert message.count("\n") == 1
     assert not paths.directory.exists()
     if moved:
@@ -211,28 +201,33 @@ def wall_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+def sampled_with_clock_set(
+    paths: records.RunPaths, sampler: Start, wall_clock: Path, cell: records.Cell, step_s: int
+) -> float:
+    """Sample, and set the sampler's clock after a second. Returns when that was."""
+    offset = paths.directory / "offset"
+    process = sampler(
+        paths.directory, cell, LD_PRELOAD=str(wall_clock), WALL_CLOCK_OFFSET=str(offset)
+    )
+    wait_for(paths.telemetry_ready(NODE), process)
+    time.sleep(1.2)
+    new = paths.directory / "offset.new"
+    new.write_text(f"{step_s}\n", encoding="utf-8")
+    set_unix_s = time.time()
+    new.replace(offset)
+    time.sleep(2.4)
+    process.terminate()
+    assert process.wait(60) == 0
+    return set_unix_s
+
+
 @pytest.mark.parametrize("step_s", [-3600, 3600])
 def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(
     tmp_path: Path, wall_clock: Path, sampler: Start, step_s: int
 ) -> None:
     paths = records.RunPaths(tmp_path)
-    offset = tmp_path / "offset"
-    process = sampler(
-        tmp_path,
-        make_cell(rate_hz=20.0),
-        LD_PRELOAD=str(wall_clock),
-        WALL_CLOCK_OFFSET=str(offset),
-    )
-    wait_for(paths.telemetry_ready(NODE), process)
-    time.sleep(1.2)
-    new = tmp_path / "offset.new"
-    new.write_text(f"{step_s}\n", encoding="utf-8")
-    set_unix_s = time.time()
-    new.replace(offset)
-    time.sleep(2.2)
-    process.terminate()
-    assert process.wait(60) == 0
-
+    cell = make_cell(rate_hz=20.0)
+    set_unix_s = sampled_with_clock_set(paths, sampler, wall_clock, cell, step_s)
     # Rows before the step have the one time and those after it the other; without the step, they
     # follow each other with no hole.
     for path in (paths.gpu_counters(NODE), paths.gpu_samples(NODE)):
@@ -257,22 +252,8 @@ def test_a_clock_that_is_set_back_begins_another_block(
     tmp_path: Path, wall_clock: Path, sampler: Start
 ) -> None:
     paths = records.RunPaths(tmp_path)
-    offset = tmp_path / "offset"
-    process = sampler(
-        tmp_path,
-        make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0),
-        LD_PRELOAD=str(wall_clock),
-        WALL_CLOCK_OFFSET=str(offset),
-    )
-    wait_for(paths.telemetry_ready(NODE), process)
-    time.sleep(1.2)
-    new = tmp_path / "offset.new"
-    new.write_text("-3600\n", encoding="utf-8")
-    set_unix_s = time.time()
-    new.replace(offset)
-    time.sleep(2.4)
-    process.terminate()
-    assert process.wait(60) == 0
+    cell = make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0)
+    set_unix_s = sampled_with_clock_set(paths, sampler, wall_clock, cell, -3600)
     started = [float(row["started_unix_s"]) for row in read_rows(paths.sampler_blocks(NODE))]
     after = [at for at in started if at < set_unix_s - 1800]
     # The block in which the clock was set ends at once, not an hour later.
