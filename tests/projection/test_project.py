@@ -17,9 +17,9 @@ from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.candidates import batch, candidates, considered
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.gpu_power import Levels, gpu_power, levels, waiting_share
+from workflow_lib.projection.hierarchical_fit import Prediction
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.mixed import Prediction
-from workflow_lib.projection.own import read_own, write_own
+from workflow_lib.projection.own_runs import read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.project import (
     Facility,
