@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring.parts import Log
+from research.measuring.slurm_processes import Workflow
 from research.measuring.slurm_studies import Client, Plugin, Triptych, stand_in
-from research.measuring.workflows import Workflow
 from tests.slurm.cluster import Cluster, default_directory
 
 CLIENTS = ("Triptych", "executor plugin")

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from research.measuring.marked_processes import of_job
 from research.measuring.slurm_bench import (
     CLIENTS,
     PARTITION,
@@ -24,7 +23,7 @@ from research.measuring.slurm_bench import (
     started,
     until,
 )
-from research.measuring.slurm_commands import CommandLog
+from research.measuring.slurm_processes import CommandLog, failures, of_job
 from research.measuring.slurm_studies import (
     LONG_S,
     Client,
@@ -34,7 +33,6 @@ from research.measuring.slurm_studies import (
     is_training,
     training,
 )
-from research.measuring.workflows import failures
 
 #: after the last submission, until what a client does has settled
 _SETTLE_S = 10.0

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from research.measuring.marked_processes import of_job
 from research.measuring.slurm_bench import CLIENTS, PARTITION, Bench, started, until
+from research.measuring.slurm_processes import of_job
 from research.measuring.slurm_studies import Client, Plugin, Triptych, is_training, training
 from workflow_lib import records
 

@@ -9,8 +9,8 @@ import numpy as np
 from benchmarks.measuring.pairs import percentile
 from benchmarks.measuring.parts import Log
 from research.measuring import polling
-from research.measuring.energy_windows import PowerIntegral
 from research.measuring.load import Load, square_waves
+from research.measuring.phase_energy import PowerIntegral
 from research.measuring.sensor_response import (
     WAVES,
     Drive,

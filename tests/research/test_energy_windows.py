@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from research.measuring.energy_windows import (
+from research.measuring.phase_energy import (
     PowerIntegral,
     best_shift,
     differences,

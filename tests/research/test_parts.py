@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks.measuring.parts import Log, run_parts
-from research.measuring.thermal_response import TwoExponentials
+from research.measuring.phase_heat import TwoExponentials
 
 
 def test_a_part_that_fails_is_told_and_the_next_one_runs(tmp_path, capsys):

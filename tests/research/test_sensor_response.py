@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from research.measuring.energy_windows import PowerIntegral
+from research.measuring.phase_energy import PowerIntegral
 from research.measuring.sensor_response import (
     WAVES,
     Drive,

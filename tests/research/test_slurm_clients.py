@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from research.measuring.marked_processes import Mark, cpu_of, pss_of
-from research.measuring.slurm_commands import CommandLog
-from research.measuring.workflows import failures
+from research.measuring.slurm_processes import CommandLog, Mark, cpu_of, failures, pss_of
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from research.measuring.thermal_response import fit_exponential, fit_two_exponentials
+from research.measuring.phase_heat import fit_exponential, fit_two_exponentials
 
 
 @pytest.mark.parametrize(("first", "final"), [(32.0, 64.0), (64.0, 33.0)])
