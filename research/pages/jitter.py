@@ -59,7 +59,7 @@ def page(rebuilt: Path) -> str:
                 of_gpus += again.gpus
     every = Jitter(tuple(of_runs), tuple(of_gpus))
     growth = every.growth(_FIRST, _LAST)
-    fitted, sd = own_stack().fit.growth("BF16")
+    fitted, sd = own_stack().fit.parameter("growth", "BF16")
     lines = [
         "<!-- Made by `python -m docs.evidence --write` from evidence/. -->",
         "",

@@ -62,7 +62,7 @@ def fit_text() -> str:
     """The content of ``own_fit.json``, fitted anew. Raises RecordError."""
     stack = own_stack()
     names = names_of(stack.runs, stack.rates)
-    values, covariance = stack.fit.of(names)
+    values, covariance = stack.fit.parameters(names)
     kept = {
         "fitted_to_sha256": digest(),
         "largest_published": stack.largest_published,

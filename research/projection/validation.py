@@ -216,7 +216,7 @@ def _of_kind(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     ends = [(_measured(each), each.interval_s(0.9)) for each in forecasts]
     return {
         "rows": len(forecasts),
-        "for": kinds.widths(forecasts[0].kind).told,
+        "for": kinds.widths(forecasts[0].kind).description,
         "intervals": _intervals(forecasts),
         "slower": sum(time > high for time, (_, high) in ends),
         "faster": sum(time < low for time, (low, _) in ends),

@@ -62,9 +62,9 @@ def test_a_part_of_a_fit_has_its_covariance():
     row = Row({"a": 1.0}, {}, "k", 0.0, time_s=np.e)
     fit = hierarchical_fit.fit(problem, [row])
     names = [("rate", "a"), ("growth", "k")]
-    values, covariance = fit.of(names)
-    assert covariance[0, 0] == pytest.approx(fit.rate("a")[1] ** 2)
+    values, covariance = fit.parameters(names)
+    assert covariance[0, 0] == pytest.approx(fit.posterior.variances(np.eye(2)[:1])[0])
     assert covariance[1] == pytest.approx([0.0, 1.0])
-    known = Fit.known(problem, names, values, covariance, (fit.effect_sd, fit.noise_sd))
+    known = Fit.of_parameters(problem, names, values, covariance, (fit.effect_sd, fit.noise_sd))
     (one,), (other,) = fit.predict([row]), known.predict([row])
     assert (one.log_s, one.variance) == pytest.approx((other.log_s, other.variance))

@@ -63,7 +63,7 @@ def test_an_interval_of_runs_that_are_often_slower_holds_nine_in_ten():
 def test_a_kind_of_few_groups_is_as_wide_as_any_tuned_one():
     few = kinds.enough(Widths.of("own", [Group.of("own", "a", [0.1])]))
     assert not few.enough
-    assert "too few" in few.told
+    assert "too few" in few.description
     for name in ("stack", "site", "release", "layout", "series"):
         known = kinds.widths(name)
         assert known.enough

@@ -21,7 +21,7 @@ from workflow_lib.projection.own_stack import own_stack, shipped_stack
 from workflow_lib.projection.project import (
     COOLINGS,
     Facility,
-    not_told_apart,
+    indistinguishable,
     project,
     recommended,
 )
@@ -136,7 +136,7 @@ def _project(chosen: argparse.Namespace) -> None:
     sequences = batch(model, chosen.gpus, chosen.batch)
     asked = model, machine, chosen.platform
     rows = project(*asked, chosen.gpus, sequences, chosen.tokens, stack)
-    first, alike = rows[0], not_told_apart(rows, stack, chosen.platform)
+    first, alike = rows[0], indistinguishable(rows, stack, chosen.platform)
     fabrics = {
         name: replicas(first, chosen.platform, stack, rate) for name, rate in FABRICS.items()
     }

@@ -218,26 +218,18 @@ class Fit:
         """How an effect bears on the logarithm of a row's time, by what it is on."""
         return {"pass": of_pass, "step": 1 - of_pass, "both": 1.0, "growth": row.doublings}
 
-    def rate(self, part: str) -> tuple[float, float]:
-        """A part's factor over the peak, and the standard deviation of its logarithm."""
-        value, sd = self._parameter("rate", part)
-        return float(np.exp(value)), sd
+    def parameter(self, kind: str, name: Hashable) -> tuple[float, float]:
+        """A parameter and its standard deviation; of a rate, those of its logarithm."""
+        values, covariance = self.parameters([(kind, name)])
+        return float(values[0]), float(np.sqrt(covariance[0, 0]))
 
-    def growth(self, kind: str) -> tuple[float, float]:
-        """The mean growth of a class of rows for each doubling, and its standard deviation."""
-        return self._parameter("growth", kind)
-
-    def effect(self, kind: str, group: Hashable) -> tuple[float, float] | None:
-        """A group's effect and its standard deviation; None if no fitted row is in the group."""
-        return self._parameter(kind, group) if (kind, group) in self.index else None
-
-    def of(self, names: Sequence[tuple[str, Hashable]]) -> tuple[Array, Array]:
+    def parameters(self, names: Sequence[tuple[str, Hashable]]) -> tuple[Array, Array]:
         """The values of these parameters, and their covariance."""
         chosen = [self.index[name] for name in names]
         return self.values[chosen], self.posterior.covariance(chosen)
 
     @classmethod
-    def known(
+    def of_parameters(
         cls,
         problem: Problem,
         names: Sequence[tuple[str, Hashable]],
@@ -245,18 +237,12 @@ class Fit:
         covariance: Array,
         sds: tuple[dict[str, float], dict[str, float]],
     ) -> Fit:
-        """A fit that :meth:`of` gave the parameters of; ``sds`` are those of effects and noise."""
+        """A fit of what :meth:`parameters` gave; ``sds`` are those of effects and noise."""
         index = {name: number for number, name in enumerate(names)}
         # Unit variances, less what leaves the covariance.
         unit = np.eye(len(index))
         posterior = _Posterior(np.ones(len(index)), unit, unit - covariance)
         return cls(problem, index, values, posterior, *sds, residuals=np.zeros(0))
-
-    def _parameter(self, kind: str, name: Hashable) -> tuple[float, float]:
-        number = self.index[kind, name]
-        unit = np.zeros((1, len(self.values)))
-        unit[0, number] = 1.0
-        return float(self.values[number]), float(np.sqrt(self.posterior.variances(unit)[0]))
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Widths:
         return max(each.reach(level) for each in both) * math.sqrt(variance)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """For which layouts the interval is, and from what its width is known."""
         rows, groups = counted(self.rows, "row"), counted(self.groups, "group")
         of = f"{INTERVAL_KINDS[self.kind]}: {rows} in {groups}"

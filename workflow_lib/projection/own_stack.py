@@ -62,7 +62,7 @@ class OwnStack:
     #: of parts that were measured alone
     rates: Rates
     #: those of a fit that was kept; computed if None
-    known_residuals: tuple[Residual, ...] | None = None
+    shipped_residuals: tuple[Residual, ...] | None = None
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
@@ -71,8 +71,8 @@ class OwnStack:
         Several cells may have one layout, because a row does not have all axes. From another cell
         of its layout each would be predicted too well.
         """
-        if self.known_residuals is not None:
-            return self.known_residuals
+        if self.shipped_residuals is not None:
+            return self.shipped_residuals
         return _residuals(self.runs, self.rates)
 
     def check(self) -> None:
@@ -212,7 +212,7 @@ def shipped_stack() -> OwnStack:
     covariance = np.zeros((size, size))
     for number, row in enumerate(kept["covariance"]):
         covariance[number, : number + 1] = covariance[: number + 1, number] = row
-    fit = Fit.known(
+    fit = Fit.of_parameters(
         problem_of(rates),
         names_of(runs, rates),
         np.array(kept["values"]),
@@ -228,7 +228,7 @@ def shipped_stack() -> OwnStack:
         largest_published=kept["largest_published"],
         gpus=frozenset(kept["gpus"]),
         rates=rates,
-        known_residuals=residuals,
+        shipped_residuals=residuals,
     )
 
 

@@ -193,7 +193,7 @@ def predicted(
     ]
 
 
-def not_told_apart(rows: Sequence[Projected], stack: OwnStack, platform: str) -> list[Projected]:
+def indistinguishable(rows: Sequence[Projected], stack: OwnStack, platform: str) -> list[Projected]:
     """The layouts that fit as surely as the first and whose step, over that of the first, may be as
     short by a 90 % interval of the ratio. The first, whose median is the shortest, is one of them.
 
@@ -244,7 +244,7 @@ def basis(best: Projected, stack: OwnStack, known: Levels, platform: str) -> lis
         f"them on {layout.machine.gpu}"
     )
     lines = [
-        ("what the intervals are for", best.widths.told),
+        ("what the intervals are for", best.widths.description),
         (
             "speed of this workflow's stack on this GPU",
             "not measured: intervals include the differences between stacks"
