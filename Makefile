@@ -210,7 +210,7 @@ equality: $(VENV)/.installed-tests ## train every layout, and compare it with on
 	@$(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
-	@code=0; for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || code=1; done; exit $$code
+	@code=0; for benchmark in benchmarks/*.py research/[a-z]*.py; do $(BIN)/python $$benchmark || code=1; done; exit $$code
 
 chaos: $(VENV)/.installed-tests ## put INJECTIONS faults into runs on a Slurm of its own, as root
 	@$(if $(SLURM),true,sh tests/slurm/install.sh)

@@ -18,10 +18,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import (
+from research.pages import (
     engine,
     findings,
-    fit,
     hosts,
     jitter,
     part_times,
@@ -32,13 +31,14 @@ from docs import (
     sweeps,
     verdicts,
 )
+from research.projection import ship
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.projection.collecting import collect
-from workflow_lib.projection.own import SHIPPED, own_text
+from workflow_lib.projection.own_runs import SHIPPED, own_text
+from workflow_lib.projection.own_stack import SHIPPED_FIT
 from workflow_lib.projection.part_times import SHIPPED as SHIPPED_PARTS
-from workflow_lib.projection.shipped_fit import SHIPPED as SHIPPED_FIT
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_ledger, load_study
@@ -139,7 +139,7 @@ def _write_fit(rebuilt: Path) -> bool:
     before = OWN_FIT.read_text(encoding="utf-8") if OWN_FIT.is_file() else ""
     for path, text in fitted_to(rebuilt).items():
         path.write_text(text, encoding="utf-8", newline="")
-    for path, text in fit.files().items():
+    for path, text in ship.files().items():
         path.write_text(text, encoding="utf-8", newline="")
     return OWN_FIT.read_text(encoding="utf-8") != before
 

@@ -3,7 +3,7 @@
 ``configuration.md`` comes from the models in workflow_lib/config and their docstrings,
 ``columns.md`` from workflow_lib/records/columns.py, ``bounds.md`` from its bounds.py,
 ``backends.md`` from what workflow_lib/training/capabilities.py says of the combinations in
-docs/backends.py; the JSON Schemas in ``config/schemas`` come from docs/schemas.py.
+research/pages/backends.py; the JSON Schemas in ``config/schemas`` come from docs/schemas.py.
 tests/test_docs.py fails when one is stale.
 """
 
@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import backends, schemas
+from docs import schemas
+from research.pages import backends
 from workflow_lib import config, records
 from workflow_lib.records import Column
 from workflow_lib.report.figures import KINDS
@@ -321,7 +322,9 @@ def _column_table(columns: Iterable[Column]) -> str:
 
 def _backends() -> str:
     study = backends.the_study()
-    notice = _NOTICE.format(source="workflow_lib/training/capabilities.py or docs/backends.py")
+    notice = _NOTICE.format(
+        source="workflow_lib/training/capabilities.py or research/pages/backends.py"
+    )
     parts = [notice, backends.TITLE.rstrip(), "## Combinations", backends.COMBINATIONS.rstrip()]
     for title, rows in backends.answers(study):
         parts += [f"### {title}", _table(("combination", *capabilities.BACKENDS), rows)]

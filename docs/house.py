@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 PACKAGE = "workflow_lib"
 #: beside it: their modules import its own, and none of it imports theirs
-BESIDE = ("docs", "benchmarks")
+BESIDE = ("docs", "benchmarks", "research")
 Graph = Mapping[str, set[str]]
 
 

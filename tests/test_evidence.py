@@ -16,10 +16,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from docs import engine, evidence, findings, hosts, jitter, projecting, provenance, sweeps, verdicts
+from docs import evidence
+from research.pages import engine, findings, hosts, jitter, projecting, provenance, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table, write_table
 from workflow_lib.projection.collecting import collect
-from workflow_lib.projection.own import read_own
+from workflow_lib.projection.own_runs import read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from workflow_lib.study import load_study
 ROOT = Path(__file__).parents[1]
 
 # One host of 4×H200, 2026-11-21: torch 2.11, DeepSpeed 0.19.8, driver 580.159.04, micro-batch 1,
-# bf16, by benchmarks/engine_on_gpus.py. The peaks, in GB, are torch.cuda.max_memory_allocated of
+# bf16, by research/engine_on_gpus.py. The peaks, in GB, are torch.cuda.max_memory_allocated of
 # the fullest rank, so they leave out the CUDA context. DeepSpeed then reduced gradients in bf16; in
 # fp32 its bucket of 500 million in ZeRO-3 takes 1 GB more, which is added here, not measured.
 IN_FP32 = 1.0

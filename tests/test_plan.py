@@ -20,7 +20,7 @@ from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.launch.rendering import render_run
 from workflow_lib.plan_text import describe
-from workflow_lib.projection.own import read_own
+from workflow_lib.projection.own_runs import read_own
 from workflow_lib.projection.planned import step_time
 from workflow_lib.records import PLAN, cell_axes, identity
 from workflow_lib.report.numbers import significant

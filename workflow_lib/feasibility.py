@@ -23,6 +23,21 @@ ASSUMED_AT_MOST = 2.5
 #: The module of this package whose ``step_time`` projects a cell's step. It is imported by its
 #: name, because the core depends on none that fits or needs numpy.
 PROJECTION = "projection.planned"
+#: the kinds of intervals of projected times, and for which layouts each is; of those that fit, the
+#: first is taken
+INTERVAL_KINDS: Mapping[str, str] = {
+    "untuned-stack-pipeline": "a layout with a pipeline that nobody tuned, its stack not fitted",
+    "untuned-stack": "a layout without a pipeline that nobody tuned, its stack not fitted",
+    "untuned-pipeline": "a layout with a pipeline that nobody tuned, its stack fitted",
+    "untuned": "a layout without a pipeline that nobody tuned, its stack fitted",
+    "stack": "a tuned layout of a stack that was not fitted on this GPU in this precision",
+    "site": "a tuned layout at a site, or of a source, that was not fitted",
+    "release": "a tuned layout in a release that was not fitted",
+    "layout": "a tuned layout whose layers were not fitted",
+    "depth": "fitted layers, in a model of another depth",
+    "series": "a fitted layout on another number of GPUs",
+    "own": "a layout of this workflow within one node",
+}
 #: start-up, from the job's first line to the first step: imports, communicators, building the model
 STARTUP_S = 120.0
 #: the shortest time limit of a job, if the partition allows it: start-up, and Slurm's warning up to

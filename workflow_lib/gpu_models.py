@@ -10,7 +10,7 @@ Sources:
   peaks, half of those "with sparsity"; fp32 is without tensor cores. MI250's are those of a die,
   which is a GPU here. fp8 is null if the model has no fp8 units, as A100 and MI250.
 - windows of H100, H200 and GH200: 1.0 s, measured on H200 with driver 580.159
-  (``benchmarks/sensors_on_gpus.py``), and documented by NVML (nvmlDeviceGetPowerUsage) for GPUs
+  (``research/sensors_on_gpus.py``), and documented by NVML (nvmlDeviceGetPowerUsage) for GPUs
   after GA100. Windows of A100: 25 ms of every 100 ms (arXiv 2312.02741).
 """
 

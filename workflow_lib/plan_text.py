@@ -12,7 +12,7 @@ import polars as pl
 from tabulate import tabulate
 
 from workflow_lib import gpu_models
-from workflow_lib.projection.kinds import KINDS
+from workflow_lib.feasibility import INTERVAL_KINDS
 from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import labels, left_out
 from workflow_lib.words import counted
@@ -204,7 +204,7 @@ def _sources(feasible: Sequence[Row]) -> str:
             "this workflow on that GPU and published ones."
         )
         said += [
-            f"{counted(count, 'interval')} for {KINDS[kind]}."
+            f"{counted(count, 'interval')} for {INTERVAL_KINDS[kind]}."
             for kind, count in Counter(
                 row["step_time_kind"] for row in feasible if row["step_time_kind"]
             ).items()

@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from docs import hosts as page
+from research.pages import hosts as page
+from research.projection.reading import PUBLISHED, read_published
 from workflow_lib.intervals import hosts
 from workflow_lib.intervals.hosts import Group, Spread, effects, pooled, standard_deviation
-from workflow_lib.projection.reading import PUBLISHED, read_published
 
 
 def test_effects_of_hosts_that_do_not_have_all_cells():

@@ -1,4 +1,4 @@
-"""Made-up records of ``benchmarks/parts_on_gpus.py``, on lines that are known."""
+"""Made-up records of ``research/parts_on_gpus.py``, on lines that are known."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import pytest
 from workflow_lib.cells import expand_study
 from workflow_lib.projection.layouts import own_layout
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.own import OwnRun
+from workflow_lib.projection.own_runs import OwnRun
 from workflow_lib.projection.own_stack import own_stack
-from workflow_lib.projection.parts import parts
+from workflow_lib.projection.step_terms import terms
 from workflow_lib.records import Degrees, RecordError
 from workflow_lib.study import load_study
 
@@ -27,7 +27,7 @@ RATES = {
 
 
 def took_s(layout):
-    seconds = parts(layout).seconds
+    seconds = terms(layout)
     return sum(rate * seconds[part] for part, rate in RATES.items())
 
 

@@ -17,15 +17,15 @@ from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.candidates import batch, candidates, considered
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.gpu_power import Levels, gpu_power, levels, waiting_share
+from workflow_lib.projection.hierarchical_fit import Prediction
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.mixed import Prediction
-from workflow_lib.projection.own import read_own, write_own
+from workflow_lib.projection.own_runs import read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.project import (
     Facility,
     basis,
     facility_mwh,
-    not_told_apart,
+    indistinguishable,
     project,
     recommended,
     table,
@@ -96,7 +96,7 @@ def test_zero_2_takes_longer_than_zero_1_by_what_it_scatters():
 
 def test_layouts_whose_ratio_may_be_one_are_not_told_apart(projected):
     stack = own_stack()
-    alike = not_told_apart(projected, stack, "h200")
+    alike = indistinguishable(projected, stack, "h200")
     assert alike[0] is projected[0]
     assert len(alike) > 1
     # A layout of very many micro-batches takes so much longer that it is told apart.
@@ -107,7 +107,7 @@ def test_layouts_whose_ratio_may_be_one_are_not_told_apart(projected):
             layout=dataclasses.replace(projected[1].candidate.layout, micro_batches=8e5),
         ),
     )
-    assert not_told_apart([projected[0], slow], stack, "h200") == [projected[0]]
+    assert indistinguishable([projected[0], slow], stack, "h200") == [projected[0]]
     # So is the word "fastest" licensed, and else is not there.
     assert "not told apart" in verdict(projected, alike)
     assert "fastest layout that fits is" in verdict(projected, alike[:1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from docs import backends
+from research.pages import backends
 from tests.training import test_adapters, test_equality, test_float8, test_generation
 from tests.training.cells import LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
@@ -33,7 +33,7 @@ def test_a_claim_has_an_equality_cell(claim, backend):
     assert any(
         claim.is_part_of(one) for one in compared.values() if one.training.backend == backend
     ), (
-        f"docs/backends.py: no cell that a test compares has all of {claim.name!r} "
+        f"research/pages/backends.py: no cell that a test compares has all of {claim.name!r} "
         f"{claim.options} on {backend}; add one, or have capabilities.py refuse it"
     )
 

@@ -2,6 +2,6 @@
 intervals.
 
 A projection is fitted to runs of this workflow on few GPUs.
-:mod:`workflow_lib.projection.validation` tests it on published runs: it predicts some of them from
+:mod:`research.projection.validation` tests it on published runs: it predicts some of them from
 others, by splits that were fixed before.
 """

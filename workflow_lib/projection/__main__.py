@@ -1,5 +1,4 @@
-"""``python -m workflow_lib.projection``: project what a model needs on more GPUs, and validate
-projections."""
+"""``python -m workflow_lib.projection``: project what a model needs on more GPUs."""
 
 from __future__ import annotations
 
@@ -12,33 +11,23 @@ from pathlib import Path
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import Views, expand_study, hardware_of
 from workflow_lib.options import add_config
-from workflow_lib.projection import (
-    calibrating,
-    own_validation,
-    part_times,
-    rates,
-    shipped_fit,
-    twins,
-    validation_page,
-)
+from workflow_lib.projection import part_times, twins
 from workflow_lib.projection.candidates import batch
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.own import SHIPPED, read_own, write_own
-from workflow_lib.projection.own_stack import own_stack
-from workflow_lib.projection.own_validation import validate_own
+from workflow_lib.projection.own_runs import SHIPPED, read_own, write_own
+from workflow_lib.projection.own_stack import own_stack, shipped_stack
 from workflow_lib.projection.project import (
     COOLINGS,
     Facility,
-    not_told_apart,
+    indistinguishable,
     project,
     recommended,
 )
 from workflow_lib.projection.project import basis as basis_of
 from workflow_lib.projection.project_page import describe, meter, write_projection
 from workflow_lib.projection.scaling import FABRICS, fastest_by_gpus, figures, replicas
-from workflow_lib.projection.validation import Peer, validate
 from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_study, lookup
@@ -50,10 +39,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_project(commands)
-    _add_validate(commands)
-    _add_validate_own(commands)
     _add_collect(commands)
-    _add_calibrate(commands)
     _add_parts(commands)
     _add_twin(commands)
     return parser
@@ -64,7 +50,11 @@ def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.projection"
 ) -> int:
     """Run a command; returns the exit code, 1 after one message on stderr."""
-    chosen = command_line(prog).parse_args(arguments)
+    return run(command_line(prog).parse_args(arguments))
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run what a subcommand set as ``run``; returns the exit code."""
     try:
         chosen.run(chosen)
     except (ConfigError, RecordError, OSError) as error:
@@ -73,7 +63,8 @@ def main(
     return 0
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """An option's whole number of at least 1. Raises ArgumentTypeError."""
     return int(_number(text, least=1, most=bounds.DIMENSION.most, whole=True))
 
 
@@ -104,14 +95,14 @@ def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--model", required=True, help="of config/models")
     parser.add_argument("--platform", required=True, help="of config/platforms")
     parser.add_argument(
-        "--gpus", type=_count, required=True, help="how many; may be more than there are"
+        "--gpus", type=count, required=True, help="how many; may be more than there are"
     )
-    parser.add_argument("--batch", type=_count, help="sequences of a step; else 4 Mi tokens")
+    parser.add_argument("--batch", type=count, help="sequences of a step; else 4 Mi tokens")
     parser.add_argument("--tokens", type=_above_0, default=1e12, help="of the whole training")
     parser.add_argument(
         "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
     )
-    _times_option(parser)
+    add_times(parser)
     parser.add_argument("--node-rest-w", type=_above_0, help="of a node besides its GPUs, in W")
     parser.add_argument("--pue", type=_pue, help="of the facility, 1 or more; needs --node-rest-w")
     parser.add_argument(
@@ -137,7 +128,7 @@ def _project(chosen: argparse.Namespace) -> None:
         raise RecordError(f"{chosen.platform} cannot be projected: {machine}")
     shipped = (chosen.runs, chosen.parts) == (SHIPPED, part_times.SHIPPED)
     stack = (
-        shipped_fit.own_stack()
+        shipped_stack()
         if shipped
         else own_stack(read_own(chosen.runs), part_times.read_parts(chosen.parts))
     )
@@ -145,7 +136,7 @@ def _project(chosen: argparse.Namespace) -> None:
     sequences = batch(model, chosen.gpus, chosen.batch)
     asked = model, machine, chosen.platform
     rows = project(*asked, chosen.gpus, sequences, chosen.tokens, stack)
-    first, alike = rows[0], not_told_apart(rows, stack, chosen.platform)
+    first, alike = rows[0], indistinguishable(rows, stack, chosen.platform)
     fabrics = {
         name: replicas(first, chosen.platform, stack, rate) for name, rate in FABRICS.items()
     }
@@ -172,46 +163,26 @@ def _collect(chosen: argparse.Namespace) -> None:
     print(f"{counted(len(runs), 'cell')} written to {chosen.output}")
 
 
-def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "calibrate",
-        help="what intervals of each kind of question hold of groups that were left out",
-    )
-    parser.add_argument(
-        "--measure",
-        type=Path,
-        metavar="FILE",
-        help="predict all shipped rows anew, which takes minutes, and write their distances",
-    )
-    parser.set_defaults(run=_calibrate)
-
-
-def _calibrate(chosen: argparse.Namespace) -> None:
-    if chosen.measure:
-        print(f"{counted(calibrating.write(chosen.measure), 'group')} in {chosen.measure}")
-    else:
-        print(calibrating.describe())
-
-
 def _add_parts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "parts", help="lines through times of exchanges and the optimiser that were measured alone"
     )
-    parser.add_argument("records", type=Path, help="what benchmarks/parts_on_gpus.py wrote")
+    parser.add_argument("records", type=Path, help="what research/parts_on_gpus.py wrote")
     parser.set_defaults(run=_parts)
 
 
 def _parts(chosen: argparse.Namespace) -> None:
-    print(rates.describe(rates.Rates(part_times.read_parts(chosen.records))))
+    print(part_times.describe(part_times.Rates(part_times.read_parts(chosen.records))))
 
 
-def _times_option(parser: argparse.ArgumentParser) -> None:
+def add_times(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--parts``, the times of parts that were measured alone."""
     parser.add_argument(
         "--parts",
         type=Path,
         default=part_times.SHIPPED,
         metavar="FILE",
-        help="what benchmarks/parts_on_gpus.py wrote; else the evidence's",
+        help="what research/parts_on_gpus.py wrote; else the evidence's",
     )
 
 
@@ -220,7 +191,7 @@ def _add_twin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add_config(parser)
     parser.add_argument("--cell", required=True, help="the id of a planned cell, or a part of it")
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--gpus", type=_count, help="of the twin, at most")
+    asked.add_argument("--gpus", type=count, help="of the twin, at most")
     asked.add_argument(
         "--against", help="another planned cell: refuse it, or say by what to multiply its step"
     )
@@ -255,58 +226,6 @@ def _side(sweeps: Views, part: str) -> twins.Side:
         )
     (cell,) = found.values()
     return twins.Side(cell.model, cell.degrees, cell.training)
-
-
-def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("validate", help="predict published runs from others")
-    parser.add_argument("rows", type=Path, help="a CSV file of published runs")
-    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
-    parser.add_argument(
-        "--calculon", type=Path, help="a checkout of Calculon, to be run on the same rows"
-    )
-    parser.add_argument(
-        "--calculon-python",
-        default=sys.executable,
-        help="a Python that has what Calculon imports (pandas, psutil)",
-    )
-    parser.add_argument(
-        "--also-fit",
-        type=Path,
-        metavar="FILE",
-        help="more published runs, which are fitted where the splits allow it and not judged",
-    )
-    parser.set_defaults(run=_validate)
-
-
-def _validate(chosen: argparse.Namespace) -> None:
-    peer = Peer(chosen.calculon, chosen.calculon_python) if chosen.calculon else None
-    validation = validate(chosen.rows, peer, chosen.also_fit)
-    page = validation_page.write_validation(validation, chosen.output)
-    print(validation_page.describe(validation))
-    print(f"\n{page}")
-
-
-def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "validate-own", help="predict runs of this workflow from those on fewer GPUs"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
-    )
-    _times_option(parser)
-    parser.add_argument(
-        "--fit-gpus",
-        type=_count,
-        metavar="N",
-        help="fit runs on at most N GPUs, and judge those on more; else as the split says: fit "
-        "those on 1 and 2, judge those on 4",
-    )
-    parser.set_defaults(run=_validate_own)
-
-
-def _validate_own(chosen: argparse.Namespace) -> None:
-    times = part_times.read_parts(chosen.parts)
-    print(own_validation.describe(validate_own(read_own(chosen.runs), chosen.fit_gpus, times)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import polars as pl
 
 from workflow_lib.analysis import tables
 from workflow_lib.projection.machines import published_machine
-from workflow_lib.projection.own import NAMES, OwnRun
+from workflow_lib.projection.own_runs import NAMES, OwnRun
 from workflow_lib.records import RUNS
 
 _OF_A_CELL = tuple(

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from workflow_lib.projection import measured
+from workflow_lib.projection import timed_terms
+from workflow_lib.projection.hierarchical_fit import Prediction
 from workflow_lib.projection.layouts import Layout
-from workflow_lib.projection.mixed import Prediction
-from workflow_lib.projection.own import OwnRun, read_own
-from workflow_lib.projection.parts import products_of_ranks_s
+from workflow_lib.projection.own_runs import OwnRun, read_own
+from workflow_lib.projection.step_terms import products_of_ranks_s
 from workflow_lib.records import RecordError
 
 _COMMUNICATING = (
     *("tensor", "context", "expert", "gather", "send", "reduce", "constant"),
-    *measured.EXCHANGES,
+    *timed_terms.EXCHANGES,
 )
 #: standard deviations of levels: of computing, if runs gave it; of waiting, likewise; of both, if
 #: no run on this GPU did

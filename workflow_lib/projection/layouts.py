@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from workflow_lib.projection.machines import Machine, machine_names, published_machine
-from workflow_lib.projection.published import PublishedRun
-from workflow_lib.projection.shapes import Shape
+from workflow_lib.projection.machines import Machine
 from workflow_lib.records import Degrees, Model, Training
 
-#: chunks per pipeline rank of a published run, if neither it nor another row of the model states
-#: them
-_CHUNKS_WHERE_NOBODY_SAYS = 1
-_GRADIENT_BYTES = 4
+GRADIENT_BYTES = 4
 #: In steps, in 4 bytes: converted, largest, subtracted, exponential, summed, divided; backward
 #: multiplied and converted (Megatron-LM, core/tensor_parallel/cross_entropy.py).
 _UNFUSED_LOSS_BYTES = 6 + 4 + 8 + 8 + 4 + 8 + 8 + 6
@@ -23,9 +16,84 @@ _UNFUSED_LOSS_BYTES = 6 + 4 + 8 + 8 + 4 + 8 + 8 + 6
 _COMPILED_LOSS_BYTES = 2 + 2 + 2 + 2
 #: kinds of recomputation that the model of a step supports
 RECOMPUTATIONS = ("none", "selective", "full")
-#: What evaluation adds to the time of training in MLPerf's GPT-3: 11 590 004 tokens after every
-#: 50 331 648 (eval_samples and epoch_num in the logs of round 3.0), forward alone.
-_EVALUATION = 11_590_004 / 50_331_648 / 3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's dimensions. Biases and norms are left out, because they take hardly any time."""
+
+    name: str
+    layers: int
+    hidden: int
+    #: width of the feed-forward part, or of one expert
+    ffn: int
+    #: whether the feed-forward part has three matrices, with a gate, or two
+    gated: bool
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    #: whether the head is the input embedding
+    tied: bool
+    experts: int = 0
+    experts_per_token: int = 0
+    #: width of an expert that sees all tokens, besides the others
+    shared_ffn: int = 0
+
+    @classmethod
+    def of(cls, model: Model) -> Shape:
+        """The shape of a model of this workflow."""
+        return cls(
+            name=model.name,
+            layers=model.layers,
+            hidden=model.hidden_size,
+            ffn=model.ffn_hidden_size,
+            gated=not model.is_plain,
+            heads=model.attention_heads,
+            kv_heads=model.kv_heads,
+            head_size=model.head_size,
+            vocabulary=model.padded_vocabulary_size,
+            tied=model.has_tied_embeddings,
+            experts=model.experts,
+            experts_per_token=model.experts_per_token,
+        )
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of one layer's attention: queries and result, keys and values."""
+        return 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one expert, or of the dense feed-forward part."""
+        return (3 if self.gated else 2) * self.hidden * self.ffn
+
+    @property
+    def shared_parameters(self) -> int:
+        """Parameters of the expert that sees all tokens."""
+        return (3 if self.gated else 2) * self.hidden * self.shared_ffn
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer, with all of its experts."""
+        experts = max(self.experts, 1) * self.expert_parameters
+        return self.attention_parameters + self.shared_parameters + experts
+
+    @property
+    def layer_active_parameters(self) -> int:
+        """Parameters of one layer that one token passes through."""
+        experts = max(self.experts_per_token, 1) * self.expert_parameters
+        return self.attention_parameters + self.shared_parameters + experts
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model, without norms, biases and positions."""
+        return self.layers * self.layer_parameters + self.end_parameters * (1 if self.tied else 2)
+
+    @property
+    def end_parameters(self) -> int:
+        """Parameters of the head's matrix; the input embedding has as many."""
+        return self.vocabulary * self.hidden
 
 
 @dataclass(frozen=True)
@@ -57,7 +125,7 @@ class Layout:
     overlap: bool = True
     sequence_parallel: bool = True
     #: bytes of a gradient that replicas exchange
-    gradient_bytes: int = _GRADIENT_BYTES
+    gradient_bytes: int = GRADIENT_BYTES
     #: bytes that the loss reads and writes for each entry of the logits
     loss_bytes: int = _UNFUSED_LOSS_BYTES
     #: whether torch.compile fuses the layers of this workflow's stack
@@ -103,75 +171,6 @@ class Layout:
         return tuple(sum(spread[rank :: self.pp]) for rank in range(self.pp))
 
 
-def assumed_chunks(rows: Iterable[PublishedRun]) -> Mapping[tuple[str, int | None], int]:
-    """(model, PP) → the number of chunks per pipeline rank that most rows state, for rows that do
-    not."""
-    stated: dict[tuple[str, int | None], Counter[int]] = {}
-    for row in rows:
-        if row.virtual_stages:
-            stated.setdefault((row.model, row.pp), Counter())[row.virtual_stages] += 1
-    return {key: counts.most_common(1)[0][0] for key, counts in stated.items()}
-
-
-def published_layout(
-    row: PublishedRun, chunks: Mapping[tuple[str, int | None], int]
-) -> Layout | str:
-    """A published run's layout, or why there is none if the row does not state enough.
-
-    Tensor parallelism is taken to include sequence parallelism, as in Megatron's runs. If the
-    chunks per rank are not stated, those of ``chunks`` are taken.
-    """
-    machine = published_machine(row.gpu, row.gpus_per_node)
-    if row.shape is None or row.layers is None:
-        return "the model's dimensions are not known"
-    if not 1 <= row.layers <= row.shape.layers:
-        return f"its notes say {row.layers} layers, and the model has {row.shape.layers}"
-    if row.model.endswith("LoRA"):
-        return "it trained adapters: its other weights have no gradients and no optimiser"
-    if machine is None:
-        known = ", ".join(machine_names())
-        return f"its GPU is {row.gpu or 'not stated'}: peaks are known of {known}"
-    if row.precision not in dict(machine.peak_flops_per_s):
-        return (
-            f"no peak of {row.gpu} in {row.precision or 'a precision that is not stated'} is known"
-        )
-    if row.tp is None or row.pp is None or row.dp is None:
-        return "its layout is not stated"
-    if row.gpus % (row.tp * row.cp * row.pp):
-        return f"tp × cp × pp = {row.tp * row.cp * row.pp} does not divide its {row.gpus} GPUs"
-    if row.sequence_length is None:
-        return "its sequence length is not stated"
-    if row.micro_batch is None or row.micro_batches is None:
-        return "its micro-batch is not stated"
-    virtual = row.virtual_stages or chunks.get((row.model, row.pp), _CHUNKS_WHERE_NOBODY_SAYS)
-    recomputation = row.recomputation.partition(" ")[0].lower() or "none"
-    if recomputation not in RECOMPUTATIONS:
-        return f"its recomputation is {row.recomputation!r}, none of {', '.join(RECOMPUTATIONS)}"
-    if row.micro_batches < 1:
-        return f"its {row.dp} replicas have {row.micro_batches:.2g} micro-batches each"
-    if row.layers < max(row.pp, virtual):
-        return f"{row.layers} layers on {row.pp} pipeline ranks of {virtual} chunks"
-    return Layout(
-        machine=machine,
-        shape=row.shape,
-        layers=row.layers,
-        sequence_length=row.sequence_length,
-        micro_batch=row.micro_batch,
-        micro_batches=row.micro_batches,
-        tp=row.tp,
-        pp=row.pp,
-        dp=row.dp,
-        cp=row.cp,
-        virtual_stages=virtual if row.pp > 1 else 1,
-        ep=row.ep or 1,
-        sharding=_stage(row.sharding),
-        recomputation=recomputation,
-        precision=row.precision,
-        gradient_bytes=row.configuration.gradient_bytes or _GRADIENT_BYTES,
-        evaluation=_EVALUATION if row.includes_evaluation else 0.0,
-    )
-
-
 def own_layout(model: Model, degrees: Degrees, training: Training, machine: Machine) -> Layout:
     """The layout of a cell of this workflow."""
     return Layout(
@@ -196,10 +195,3 @@ def own_layout(model: Model, degrees: Degrees, training: Training, machine: Mach
         loss_bytes=_COMPILED_LOSS_BYTES if training.compile else _UNFUSED_LOSS_BYTES,
         compiled=training.compile,
     )
-
-
-def _stage(sharding: str) -> int:
-    """ZeRO's stage by a source's name for it; a distributed optimiser is stage 1."""
-    if "ZeRO-2" in sharding or "no reshard" in sharding:
-        return 2
-    return 3 if "FSDP" in sharding or "ZeRO-3" in sharding else 1

@@ -3,32 +3,38 @@
 The rates of the parts, and how time grows with ranks, are fitted to the published rows of one stack
 (NVIDIA's, BF16) and to this workflow's runs together. The stack's factor, and that of each layer
 that ran, are fitted to its own runs only. Exchanges and the optimiser take the times that were
-measured alone, where there are such times of the model of GPU (``measured.py``). The validation
+measured alone, where there are such times of the model of GPU (``timed_terms.py``). The validation
 tests predictions of published stacks, which are a different claim.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
 
-from workflow_lib.projection import kinds, mixed, stepping
+import numpy as np
+
+from workflow_lib.projection import kinds, step_model
+from workflow_lib.projection.hierarchical_fit import Fit, Prediction, Problem, Row, fit
 from workflow_lib.projection.kinds import Group, Widths
-from workflow_lib.projection.layouts import Layout, assumed_chunks
-from workflow_lib.projection.own import OwnRun, read_own
-from workflow_lib.projection.part_times import PartTime, read_parts
-from workflow_lib.projection.predicting import usable
-from workflow_lib.projection.rates import Rates
-from workflow_lib.projection.reading import PUBLISHED, read_published
-from workflow_lib.projection.splits import read_splits
+from workflow_lib.projection.layouts import Layout
+from workflow_lib.projection.own_runs import OwnRun, read_own
+from workflow_lib.projection.part_times import PartTime, Rates, read_parts
 from workflow_lib.records import RecordError
 
+_DATA = Path(str(resources.files("workflow_lib.projection") / "data"))
+#: rows of published runs, and the fit to them and to the shipped runs
+PUBLISHED_ROWS, SHIPPED_FIT = _DATA / "published_rows.json", _DATA / "own_fit.json"
+#: files that a fit is made from
+_SOURCES = ("*.csv", "*.jsonl", PUBLISHED_ROWS.name)
 #: A fit is refused if a cell is further than this from what the others predict: that is not noise.
 MOST_OFF = 0.3
-#: the split whose rows give the rates of parts
-_RATES_OF = "model"
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Residual:
 class OwnStack:
     """A fit, and the runs that it is fitted to."""
 
-    fit: mixed.Fit
+    fit: Fit
     runs: tuple[OwnRun, ...]
     #: the most GPUs of a fitted row: of this workflow, and of published rows
     largest_own: int
@@ -56,7 +62,7 @@ class OwnStack:
     #: of parts that were measured alone
     rates: Rates
     #: those of a fit that was kept; computed if None
-    known_residuals: tuple[Residual, ...] | None = None
+    shipped_residuals: tuple[Residual, ...] | None = None
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
@@ -65,8 +71,8 @@ class OwnStack:
         Several cells may have one layout, because a row does not have all axes. From another cell
         of its layout each would be predicted too well.
         """
-        if self.known_residuals is not None:
-            return self.known_residuals
+        if self.shipped_residuals is not None:
+            return self.shipped_residuals
         return _residuals(self.runs, self.rates)
 
     def check(self) -> None:
@@ -91,7 +97,7 @@ class OwnStack:
         groups = [Group.of("own", *each) for each in known.items()]
         return kinds.enough(Widths.of("own", groups))
 
-    def widths_of(self, layout: Layout, prediction: mixed.Prediction) -> Widths:
+    def widths_of(self, layout: Layout, prediction: Prediction) -> Widths:
         """The widths of a layout's interval. Across nodes no layout of this workflow ran, and
         nobody tuned it: it may be as slow as any that was tried elsewhere."""
         across = layout.gpus > layout.machine.gpus_per_node
@@ -99,25 +105,36 @@ class OwnStack:
             return kinds.widths(kinds.kind(prediction.unseen, across, layout.pp > 1))
         return self.widths
 
-    def predict(self, layouts: Sequence[Layout], platform: str) -> list[mixed.Prediction]:
+    def predict(self, layouts: Sequence[Layout], platform: str) -> list[Prediction]:
         """Step times of layouts on a platform."""
         return self.fit.predict([self.row(layout, platform) for layout in layouts])
 
-    def row(self, layout: Layout, platform: str) -> mixed.Row:
+    def row(self, layout: Layout, platform: str) -> Row:
         """A layout on a platform as a row, to be predicted."""
-        return stepping.own_row(layout, platform, rates=self.rates)
+        return step_model.own_row(layout, platform, rates=self.rates)
+
+
+@dataclass(frozen=True)
+class PublishedRows:
+    """Rows of published runs, which give the rates of parts."""
+
+    rows: tuple[Row, ...]
+    #: the most GPUs of one
+    largest: int
+    #: their models of GPU
+    gpus: frozenset[str]
 
 
 @functools.cache
-def _published_rows() -> tuple[tuple[mixed.Row, ...], int, frozenset[str]]:
-    """Rows, the most GPUs of one, and their models of GPU."""
-    runs, _ = read_published(PUBLISHED)
-    split = next(split for split in read_splits()[0] if split.name == _RATES_OF)
-    chosen = split.chosen([run for run in runs if run.step_time_s is not None])
-    layouts, _ = usable(chosen, assumed_chunks(runs))
-    rows = [stepping.published_row(run, layouts[run.line]) for run in chosen if run.line in layouts]
-    gpus = frozenset(layout.machine.gpu for layout in layouts.values())
-    return tuple(rows), max(run.gpus for run in chosen), gpus
+def published_rows() -> PublishedRows:
+    """The rows that ``data/published_rows.json`` holds, which ``python -m research.projection
+    ship`` writes. It numbers their groups: whose they are bears on no prediction here."""
+    content = json.loads(PUBLISHED_ROWS.read_text(encoding="utf-8"))
+    rows = []
+    for row in content["rows"]:
+        groups = {kind: ("published", number) for kind, number in row.pop("groups").items()}
+        rows.append(Row(**row, groups=groups))
+    return PublishedRows(tuple(rows), content["largest"], frozenset(content["gpus"]))
 
 
 def own_stack(
@@ -131,44 +148,94 @@ def own_stack(
 
 @functools.cache
 def _fitted(runs: tuple[OwnRun, ...], rates: Rates) -> OwnStack:
-    published, largest, gpus = _published_rows()
+    published = published_rows()
     return OwnStack(
-        fit=mixed.fit(problem_of(rates), [*published, *rows_of(runs, rates)]),
+        fit=fit(problem_of(rates), [*published.rows, *rows_of(runs, rates)]),
         runs=runs,
         largest_own=max((run.layout.gpus for run in runs), default=0),
-        largest_published=largest,
-        gpus=gpus | {run.layout.machine.gpu for run in runs},
+        largest_published=published.largest,
+        gpus=published.gpus | {run.layout.machine.gpu for run in runs},
         rates=rates,
     )
 
 
 def _residuals(runs: tuple[OwnRun, ...], rates: Rates) -> tuple[Residual, ...]:
-    published, _, _ = _published_rows()
+    published = published_rows().rows
     rows = rows_of(runs, rates)
     layouts = [run.layout for run in runs]
     found = []
     for run, layout in zip(runs, layouts, strict=True):
         others = [row for row, other in zip(rows, layouts, strict=True) if other != layout]
         others = [*published, *others]
-        (each,) = mixed.fit(problem_of(rates), others).predict([_row(run, rates)])
+        (each,) = fit(problem_of(rates), others).predict([_row(run, rates)])
         distance = abs(each.log_s - math.log(run.step_time_s)) / each.sd
         found.append(Residual(run, each.median_s / run.step_time_s - 1, distance))
     return tuple(found)
 
 
-def problem_of(rates: Rates) -> mixed.Problem:
+def problem_of(rates: Rates) -> Problem:
     """What is fitted, which depends on whether parts were measured alone."""
-    return stepping.PROBLEM_WITH_MEASURED if rates.lines else stepping.PROBLEM
+    return step_model.PROBLEM_WITH_MEASURED if rates.lines else step_model.PROBLEM
 
 
-def rows_of(runs: Sequence[OwnRun], rates: Rates) -> list[mixed.Row]:
+def rows_of(runs: Sequence[OwnRun], rates: Rates) -> list[Row]:
     """Runs as rows with their times, to be fitted."""
     return [_timed(run, rates) for run in runs]
 
 
-def _timed(run: OwnRun, rates: Rates) -> mixed.Row:
+def _timed(run: OwnRun, rates: Rates) -> Row:
     return replace(_row(run, rates), time_s=run.step_time_s)
 
 
-def _row(run: OwnRun, rates: Rates) -> mixed.Row:
-    return stepping.own_row(run.layout, run.platform, run.platform, rates)
+def _row(run: OwnRun, rates: Rates) -> Row:
+    return step_model.own_row(run.layout, run.platform, run.platform, rates)
+
+
+def digest() -> str:
+    """The SHA-256 of the files that a fit is made from."""
+    found = hashlib.sha256()
+    for path in sorted(path for pattern in _SOURCES for path in _DATA.glob(pattern)):
+        content = path.read_bytes()
+        found.update(f"{path.name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
+@functools.cache
+def shipped_stack() -> OwnStack:
+    """The fit to the shipped runs: the kept one, or a new one if the files that it was made from
+    have changed since. Raises RecordError."""
+    kept = json.loads(SHIPPED_FIT.read_text(encoding="utf-8"))
+    if kept["fitted_to_sha256"] != digest():
+        return own_stack()
+    runs, rates = tuple(read_own()), Rates(tuple(read_parts()))
+    size = len(kept["values"])
+    covariance = np.zeros((size, size))
+    for number, row in enumerate(kept["covariance"]):
+        covariance[number, : number + 1] = covariance[: number + 1, number] = row
+    fit = Fit.of_parameters(
+        problem_of(rates),
+        names_of(runs, rates),
+        np.array(kept["values"]),
+        covariance,
+        (kept["effect_sd"], kept["noise_sd"]),
+    )
+    found = zip(runs, kept["residuals"], strict=True)
+    residuals = tuple(Residual(run, error, distance) for run, (error, distance) in found)
+    return OwnStack(
+        fit=fit,
+        runs=runs,
+        largest_own=max(run.layout.gpus for run in runs),
+        largest_published=kept["largest_published"],
+        gpus=frozenset(kept["gpus"]),
+        rates=rates,
+        shipped_residuals=residuals,
+    )
+
+
+def names_of(runs: tuple[OwnRun, ...], rates: Rates) -> list[tuple[str, Hashable]]:
+    """The parameters that rows of this workflow can have, in the order of the file."""
+    problem = problem_of(rates)
+    names: list[tuple[str, Hashable]] = [("rate", part) for part in problem.rates]
+    names += [("growth", kind) for kind in problem.growth]
+    groups = (group for row in rows_of(runs, rates) for group in row.groups.items())
+    return list(dict.fromkeys([*names, *groups]))

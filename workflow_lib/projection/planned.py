@@ -10,7 +10,7 @@ from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
 from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.shipped_fit import own_stack
+from workflow_lib.projection.own_stack import shipped_stack
 from workflow_lib.records import Cell
 
 #: how probably an interval should hold a run
@@ -33,7 +33,7 @@ class StepTime:
     median_s: float
     low_s: float
     high_s: float
-    #: the kind of question that the interval is for, of :data:`kinds.KINDS`
+    #: one of :data:`workflow_lib.feasibility.INTERVAL_KINDS`
     kind: str = "own"
 
 
@@ -46,7 +46,7 @@ def step_time(cell: Cell) -> StepTime | None:
     found = layout(cell)
     if found is None:
         return None
-    stack = own_stack()
+    stack = shipped_stack()
     (time,) = stack.predict([found], cell.hardware.platform)
     if "stack" in time.unseen:
         return None
@@ -107,7 +107,7 @@ def projected(cell: Cell) -> Projected | None:
     Raises RecordError where the fitted runs cannot be read.
     """
     found = layout(cell)
-    stack = own_stack()
+    stack = shipped_stack()
     if found is None or found.machine.gpu not in stack.gpus:
         return None
     (time,) = stack.predict([found], cell.hardware.platform)
@@ -122,7 +122,7 @@ def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     counts as if the two had nothing to do with each other. Either of the two may be the slower one:
     the interval reaches as far in both directions.
     """
-    stack = own_stack()
+    stack = shipped_stack()
     rows = [stack.row(each.layout, each.cell.hardware.platform) for each in (one, other)]
     _, variance = stack.fit.contrast(*rows)
     if measure == "samples_per_s_per_mj":

@@ -12,15 +12,14 @@ import polars as pl
 
 from workflow_lib import formulas
 from workflow_lib.memory import Fit
-from workflow_lib.projection import mixed
+from workflow_lib.projection import hierarchical_fit
 from workflow_lib.projection.candidates import Candidate, candidates, considered
 from workflow_lib.projection.gpu_power import GpuPower, Levels, gpu_power, levels
-from workflow_lib.projection.kinds import Widths
+from workflow_lib.projection.kinds import LEVELS, Widths
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.machines import Machine
-from workflow_lib.projection.measured import measured
-from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.own_stack import OwnStack
+from workflow_lib.projection.timed_terms import measured
 from workflow_lib.records import Model, RecordError
 from workflow_lib.records.labels import labels
 from workflow_lib.words import counted, power_of_ten
@@ -68,7 +67,7 @@ class Projected:
     candidate: Candidate
     #: its name among the layouts that it was projected with
     label: str
-    prediction: mixed.Prediction
+    prediction: hierarchical_fit.Prediction
     power: GpuPower
     widths: Widths
     model: Model
@@ -194,7 +193,7 @@ def predicted(
     ]
 
 
-def not_told_apart(rows: Sequence[Projected], stack: OwnStack, platform: str) -> list[Projected]:
+def indistinguishable(rows: Sequence[Projected], stack: OwnStack, platform: str) -> list[Projected]:
     """The layouts that fit as surely as the first and whose step, over that of the first, may be as
     short by a 90 % interval of the ratio. The first, whose median is the shortest, is one of them.
 
@@ -245,7 +244,7 @@ def basis(best: Projected, stack: OwnStack, known: Levels, platform: str) -> lis
         f"them on {layout.machine.gpu}"
     )
     lines = [
-        ("what the intervals are for", best.widths.told),
+        ("what the intervals are for", best.widths.description),
         (
             "speed of this workflow's stack on this GPU",
             "not measured: intervals include the differences between stacks"

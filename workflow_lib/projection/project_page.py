@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import write_table
-from workflow_lib.projection.metrics import LEVELS
+from workflow_lib.projection.kinds import LEVELS
 from workflow_lib.projection.project import (
     Facility,
     Projected,

@@ -1,0 +1,317 @@
+r"""How fast the engine trains on this machine's GPUs, and how much memory it takes.
+
+Trains sets of cells on all GPUs, each for a few steps, and prints a line a cell: tokens/s/GPU, MFU
+by the three conventions, and the peak memory of the fullest GPU beside the planner's estimate of
+it. The sets are whole models (llama3-8b), full-width models with few layers (the twins of the
+study's), and cells on both sides of a GPU's memory. Needs torch and what envs/training.txt lists:
+
+    python3 research/engine_on_gpus.py --platform h200 --sets llama3-8b twins
+    python3 research/engine_on_gpus.py --sets peers --peer torchtitan transformers
+
+With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
+the first rank took, beside which share of them compute kernels ran, and for which share of the step
+each collective ran alone.
+
+With ``--peer``, torchtitan 0.2.2 and Hugging Face transformers train the same model in the same
+layout on the same GPUs: a launch of each in turn, each round in the reverse order of the one
+before. The ratio of tokens/s is printed with its 95 % interval over the rounds. A peer
+whose model has another number of parameters is refused. Records say how many layers each stage of a
+pipeline had: torchtitan divides them by a rule of its own.
+
+With ``--alternations`` and no peer every cell has several launches, in rounds such as these:
+
+    python3 research/engine_on_gpus.py --sets experts --layers 4 --trace --alternations 3
+
+With ``--ranks-per-gpu 4`` the layouts of four GPUs train on one. Loss and memory are recorded as
+ever; speeds are not, because the ranks share the GPU. That needs NCCL 2.30 or later. Start CUDA's
+Multi-Process Service first, or the ranks take turns on the GPU:
+
+    nvidia-cuda-mps-control -d
+    NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 python3 research/engine_on_gpus.py \
+        --sets twins pipelines --ranks-per-gpu 4 --layers 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+import torch
+
+from benchmarks.measuring.pairs import NEW_TOKENS, OURS, in_rounds, ratio_in_words
+from research.measuring.engine_cells import CONFIG, make_cells, option_sets
+from research.measuring.engine_steps import (
+    PEERS,
+    SPEEDS,
+    other_size,
+    train,
+    train_by_peer,
+)
+from workflow_lib import memory
+from workflow_lib.records import Cell
+
+
+def on_every_rank(options: argparse.Namespace) -> None:
+    """Runs in each rank of the launch: trains the cells in turn; the first rank prints."""
+    import torch.distributed as dist
+
+    from workflow_lib.training import device as devices
+    from workflow_lib.training.launch import detect
+
+    launch = detect()
+    cells = chosen_cells(options, launch.world_size)
+    launch = dataclasses.replace(
+        launch,
+        local_rank=launch.local_rank // options.ranks_per_gpu,
+        local_world_size=launch.local_world_size // options.ranks_per_gpu,
+    )
+    device = devices.choose(launch, cells[0].hardware, cells[0].telemetry)
+    os.environ["LOCAL_RANK"] = str(launch.local_rank)
+    dist.init_process_group("nccl", device_id=device.torch)
+    conditions = {
+        "gpu": torch.cuda.get_device_name(),
+        "gpus": launch.world_size // options.ranks_per_gpu,
+        "ranks_per_gpu": options.ranks_per_gpu,
+        "torch": torch.__version__,
+        "begun": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+        "steps": options.steps,
+        "tokens": NEW_TOKENS,
+    }
+    who = {"by": options.by} | ({"round": options.round} if options.round else {})
+    if options.by != OURS:
+        who["version"] = importlib.metadata.version(options.by)
+
+    def show(name: str, found: dict[str, Any]) -> None:
+        gc.collect()  # what was trained is unreachable by now
+        torch.cuda.empty_cache()
+        record = {**conditions, "cell": name, **who, **found}
+        if launch.rank == 0:
+            print(line(f"{name} by {options.by}", found), flush=True)
+            if options.output:
+                with options.output.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(record) + "\n")
+
+    for cell in cells:
+        try:
+            if options.ranks_per_gpu > 1:
+                show(cell.id, without_speeds(train(cell, device, False), options.ranks_per_gpu))
+            elif options.by == OURS:
+                show(cell.id, train(cell, device, options.trace))
+            else:
+                show(cell.id, train_by_peer(cell, device, options.by))
+        except torch.OutOfMemoryError as error:
+            # The other ranks may wait for this one for ever.
+            print(f"{cell.id}: out of memory: {str(error)[:200]}", flush=True)
+            os._exit(1)
+    dist.destroy_process_group()
+
+
+def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
+    """The cells of the chosen sets whose id contains what --only says."""
+    cells = [cell for cell in make_cells(options, gpus) if options.only in cell.id]
+    if options.ranks_per_gpu > 1:
+        there = torch.cuda.get_device_properties(0).total_memory
+        return [cell for cell in cells if fits_shared(cell, options.ranks_per_gpu, there)]
+    return cells
+
+
+def fits_shared(cell: Cell, ranks: int, there: int) -> bool:
+    """Whether a GPU of so many bytes has memory for that many ranks of a cell, by the planner; the
+    launching process says if not.
+    """
+    needed = ranks * memory.estimate(cell.model, cell.degrees, cell.training).allocated
+    fits = needed <= 0.9 * there  # contexts and buffers of communication take some
+    if not fits and "RANK" not in os.environ:
+        print(f"{cell.id}: {ranks} ranks need {needed / 1e9:.0f} of {there / 1e9:.0f} GB (skipped)")
+    return fits
+
+
+def without_speeds(found: dict[str, Any], ranks_per_gpu: int) -> dict[str, Any]:
+    """What was measured of ranks that share GPUs: their speeds are null, with the reason."""
+    speeds = dict.fromkeys(key for key in found if key in SPEEDS)
+    return {**found, **speeds, "speeds_missing": f"{ranks_per_gpu} ranks share each GPU"}
+
+
+def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
+    """Train a cell by ours and by peers in turn, and print the ratios; returns an exit code.
+
+    A peer whose model has another number of parameters is not launched, and the exit code says so.
+    A peer of which a launch fails is left out from then on; its whole pairs count.
+    """
+    peers, failed = [], set[str]()
+    for peer in dict.fromkeys(options.peer):
+        if reason := PEERS[peer].refusal(cell):
+            print(f"{cell.id}: not by {peer}: {reason}", flush=True)
+        elif reason := other_size(cell, peer):
+            print(f"{cell.id}: not by {peer}: {reason}", flush=True)
+            failed.add(peer)
+        else:
+            peers.append(peer)
+    before = len(lines_of(records))
+    for by in in_rounds([OURS, *peers], options.alternations) if peers else []:
+        if by in failed or OURS in failed:
+            continue
+        code = subprocess.run([*command, "--only", cell.id, "--by", by]).returncode
+        if code:
+            print(f"{cell.id}: {by} failed (exit status {code})", flush=True)
+            failed.add(by)
+    found = [json.loads(each) for each in lines_of(records)[before:]]
+
+    def rates(by: str) -> list[float]:
+        return [each["tokens_per_s_per_gpu"] for each in found if each["by"] == by]
+
+    for peer in peers:
+        words = ratio_in_words(rates(OURS), rates(peer))
+        print(f"{cell.id}: ratio to {peer} {words}", flush=True)
+    return int(bool(failed))
+
+
+def not_installed(peers: Sequence[str]) -> list[str]:
+    """Those of the peers that this Python does not have."""
+    return [peer for peer in peers if importlib.util.find_spec(peer) is None]
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; none if there is no such file."""
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """One line of the table; a dash for what was not measured."""
+
+    def shown(key: str, form: str, scale: float = 1) -> str:
+        value = found.get(key)
+        return (
+            "–".rjust(int(form.partition(".")[0])) if value is None else f"{scale * value:{form}}"
+        )
+
+    started = profiled = ""
+    if found.get("start_up_s") is not None:  # of the launcher's child, imports included
+        started = f", first step after {found['start_up_s']:.0f} s"
+    if found.get("communication_s"):
+        exposed = ", ".join(f"{k} {100 * v:.1f} %" for k, v in found["exposed"].items())
+        profiled = (
+            f"  communication {found['communication_s']:.3f} s, {100 * found['overlapped']:.0f} % "
+            f"beside compute; exposed, of the step: {exposed or 'nothing'}"
+        )
+    if found.get("mfu_causal_bf16_peak", found["mfu_causal"]) != found["mfu_causal"]:
+        profiled += f", causal MFU of the bf16 peak {100 * found['mfu_causal_bf16_peak']:.1f} %"
+    forms = {"mfu_6n": "6.1f", "mfu_causal": "6.1f", "mfu_full_attention": "5.1f"}
+    mfu = [shown(key, form, 100) for key, form in forms.items()]
+    return (
+        f"{shown('tokens_per_s_per_gpu', '12.0f')} {' '.join(mfu)} {shown('peak_gb', '7.1f')}"
+        f" {shown('estimate_gb', '8.1f')} {shown('step_s', '8.3f')}  {name}"
+        f"  loss {found['loss']:.3f}{started}{profiled}"
+    )
+
+
+def main() -> int:
+    """Launch a process a GPU for each cell and wait for them; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--platform",
+        choices=sorted(path.stem for path in (CONFIG / "platforms").glob("*.yaml")),
+        metavar="PLATFORM",
+        default="h200",
+        help="whose peak counts (default: h200)",
+    )
+    parser.add_argument(
+        "--sets",
+        nargs="+",
+        choices=sorted(option_sets(1)),
+        metavar="SET",
+        default=["llama3-8b-8l"],
+        help=f"sets of cells: {', '.join(option_sets(1))}",
+    )
+    parser.add_argument("--only", default="", help="only cells whose id contains this")
+    parser.add_argument("--gpus", type=int, help="how many (default: all)")
+    parser.add_argument(
+        "--ranks-per-gpu",
+        type=int,
+        choices=range(1, 17),
+        metavar="RANKS",
+        default=1,
+        help="more than one tells no speeds (default: 1)",
+    )
+    parser.add_argument(
+        "--layers",
+        type=int,
+        choices=range(1, 1000),
+        metavar="LAYERS",
+        help="of every model (default: as the set says)",
+    )
+    parser.add_argument(
+        "--peer", nargs="+", choices=sorted(PEERS), default=[], help="who else trains each cell"
+    )
+    parser.add_argument(
+        "--alternations",
+        type=int,
+        choices=range(1, 100),
+        metavar="ROUNDS",
+        help="launches of each (default: 4 with --peer, else 1)",
+    )
+    parser.add_argument("--by", default=OURS, help=argparse.SUPPRESS)
+    parser.add_argument("--round", help=argparse.SUPPRESS)
+    parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
+    parser.add_argument("--together", action="store_true", help="train all cells in one launch")
+    parser.add_argument("--steps", type=int, default=3, help="measured steps (default: 3)")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before (default: 2)")
+    parser.add_argument("--output", type=Path, help="append each result to this file as JSON")
+    options = parser.parse_args()
+    if options.ranks_per_gpu > 1 and (options.peer or options.trace):
+        parser.error("--peer and --trace measure time, which ranks that share a GPU do not show")
+    options.alternations = options.alternations or (4 if options.peer else 1)
+    if "RANK" in os.environ:
+        on_every_rank(options)
+        return 0
+    gpus = options.gpus or torch.cuda.device_count()
+    if gpus == 0:
+        print("engine_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
+        return 0
+    ranks = gpus * options.ranks_per_gpu
+    shared = f", {options.ranks_per_gpu} ranks on each: no speeds" if ranks > gpus else ""
+    print(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}{shared}")
+    print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
+    if missing := not_installed(options.peer):
+        print(f"engine_on_gpus: no {' and no '.join(missing)} here: install envs/peers.txt")
+        return 1
+    if options.peer:
+        with tempfile.TemporaryDirectory() as directory:
+            records = options.output or Path(directory, "records.jsonl")
+            command += ["--output", str(records)]
+            cells = chosen_cells(options, ranks)
+            return max([beside_peers(cell, options, command, records) for cell in cells], default=0)
+    if options.together:  # to save time
+        return subprocess.run(command).returncode
+    # A launch each, as in the workflow: no cell sees what another has left in memory.
+    names = [cell.id for cell in chosen_cells(options, ranks)]
+    # With its time, as later rounds may be appended to the same file.
+    begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    codes = [
+        subprocess.run(
+            [*command, "--only", name, "--round", f"{begun}/{place // len(names) + 1}"]
+        ).returncode
+        for place, name in enumerate(in_rounds(names, options.alternations))
+    ]
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Steps of a cell on this rank's GPU, by our engine or a peer: their time, memory and traces."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from research.measuring import peer_torchtitan, peer_transformers, tokens
+from workflow_lib import memory
+from workflow_lib.formulas import flops_per_token, parameters
+from workflow_lib.records import Cell, Training
+
+#: the peers' modules, by name
+PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan, "transformers": peer_transformers}
+
+#: the measures that only ranks with a GPU of their own can have: times and what follows from them
+SPEEDS = (
+    *("step_s", "tokens_per_s_per_gpu", "mfu_6n", "mfu_causal", "mfu_causal_bf16_peak"),
+    *("mfu_full_attention", "build_s", "start_up_s"),
+)
+
+
+def measure(step: Callable[[], float], training: Training) -> tuple[float, float]:
+    """The median duration of a step in seconds, after the warm-up, and the last loss in nats."""
+    times, loss = [], 0.0
+    for number in range(training.warmup_steps + training.measured_steps):
+        started = time.monotonic()
+        loss = step()
+        torch.cuda.synchronize()
+        if number >= training.warmup_steps:
+            times.append(time.monotonic() - started)
+    return statistics.median(times), loss
+
+
+def traced(step: Callable[[], float]) -> dict[str, Any]:
+    """Profile a step on this rank. Returns seconds of communication kernels, the share of them
+    beside which compute kernels ran, and by collective the share of the step in which its kernels
+    ran and no compute did.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        started = time.monotonic()
+        step()
+        torch.cuda.synchronize()
+        step_s = time.monotonic() - started
+    spans: dict[str, list[tuple[float, float]]] = {"compute": []}
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            # NCCL's kernels are called ncclDevKernel_AllGather_RING_LL and the like.
+            name = event.name.partition("ncclDevKernel_")[2].partition("_")[0].partition("(")[0]
+            spans.setdefault(name or "compute", []).append(
+                (event.time_range.start / 1e6, event.time_range.end / 1e6)
+            )
+    computing = merge(spans.pop("compute"))
+    communicating = merge([span for each in spans.values() for span in each])
+    total = sum(end - start for start, end in communicating)
+    return {
+        "communication_s": total,
+        "overlapped": both(communicating, computing) / total if total else float("nan"),
+        "exposed": {
+            name: (sum(end - start for start, end in merge(each)) - both(merge(each), computing))
+            / step_s
+            for name, each in sorted(spans.items())
+        },
+    }
+
+
+def both(spans: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
+    """For how long two lists of disjoint, ordered spans run at once."""
+    together, index = 0.0, 0
+    for start, end in spans:
+        while index < len(others) and others[index][1] <= start:
+            index += 1
+        for other_start, other_end in others[index:]:
+            if other_start >= end:
+                break
+            together += min(end, other_end) - max(start, other_start)
+    return together
+
+
+def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The union of spans, as disjoint ones in order."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
+    """Train a cell for a few steps on every rank; returns its measures."""
+    from workflow_lib.training import engines, mesh
+
+    before = _begin()
+    placed = mesh.create(cell.degrees, device.torch)
+    started = time.monotonic()
+    engine = engines.create(cell, placed)
+    build_s = time.monotonic() - started
+    batches = iter(tokens.on_device(cell, placed))
+
+    def step() -> float:
+        return engine.train_step(next(batches))
+
+    found = _measured(cell, device, step, before)
+    profiled = traced(step) if trace else {}
+    return {
+        **found,
+        "build_s": build_s,
+        "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).allocated / 1e9,
+        "left_over_gb": before / 1e9,
+        "parameters": our_parameters(cell),
+        # Of each stage, first to last, in layers of the model.
+        "stage_layers": list(cell.degrees.layers_of_stages(cell.model.layers)),
+        **profiled,
+    }
+
+
+def train_by_peer(cell: Cell, device: Any, peer: str) -> dict[str, Any]:
+    """Train a cell for a few steps by a peer's code on every rank; returns its measures."""
+    module = PEERS[peer]
+    before = _begin()
+    started = time.monotonic()
+    engine = module.Peer(cell, device.torch)
+    build_s = time.monotonic() - started
+    found = _measured(cell, device, engine.step, before)
+    return {
+        **found,
+        "build_s": build_s,
+        "parameters": module.parameters(cell),
+        "stage_layers": engine.stage_layers(),
+        "settings": module.settings(cell),
+    }
+
+
+def our_parameters(cell: Cell) -> int:
+    """How many parameters our model of a cell has, with the rows that pad its vocabulary."""
+    return parameters(cell.model, cell.model.padded_vocabulary_size).total
+
+
+def other_size(cell: Cell, peer: str) -> str | None:
+    """What to say if a peer's model has not as many parameters as ours, or None."""
+    ours, theirs = our_parameters(cell), PEERS[peer].parameters(cell)
+    if ours == theirs:
+        return None
+    return f"its model has {theirs:,} parameters, and ours {ours:,}: the two are not comparable"
+
+
+def _begin() -> int:
+    """Bytes that are allocated before a cell is built; its peak counts from here."""
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _measured(cell: Cell, device: Any, step: Callable[[], float], before: int) -> dict[str, Any]:
+    """Speed, loss, time to the first step's end and peak memory of the fullest GPU."""
+    step()
+    torch.cuda.synchronize()
+    start_up_s = time.time() - psutil.Process().create_time()
+    step_s, loss = measure(step, cell.training)
+    # Of a peer's pipeline only the last stage knows the loss; what others say is less.
+    highest = torch.tensor(
+        [torch.cuda.max_memory_allocated() - before, loss],
+        dtype=torch.float64,
+        device=device.torch,
+    )
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    peak, loss = highest.tolist()
+    return {
+        **rates(cell, step_s),
+        "loss": loss,
+        "start_up_s": start_up_s,
+        "peak_gb": peak / 1e9,
+    }
+
+
+def rates(cell: Cell, step_s: float) -> dict[str, float]:
+    """Tokens/s/GPU, MFU by three of the conventions, and the causal one of the bf16 peak, of a step
+    that took ``step_s`` seconds.
+    """
+    tokens = cell.training.global_batch_size * cell.model.sequence_length
+    rate = tokens / step_s / cell.degrees.world_size
+    counts = flops_per_token(cell.model)
+    hardware = cell.hardware
+    peak = hardware.peak_flops_per_s(cell.training.precision) or float("nan")
+    return {
+        "step_s": step_s,
+        "tokens_per_s_per_gpu": rate,
+        "mfu_6n": rate * counts.six_n / peak,
+        "mfu_causal": rate * counts.causal / peak,
+        "mfu_causal_bf16_peak": rate
+        * counts.causal
+        / (hardware.peak_bf16_flops_per_s or float("nan")),
+        "mfu_full_attention": rate * counts.full_attention / peak,
+    }

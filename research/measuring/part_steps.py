@@ -1,0 +1,235 @@
+"""Collectives and optimiser steps as the engine does them, each timed alone on all ranks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from research.measuring.link_steps import SHARES, exchanges, expected_bytes
+from workflow_lib.records import Degrees, Training
+from workflow_lib.training import mesh
+from workflow_lib.training.clipping import clip_gradients, local_gradient
+from workflow_lib.training.device import on_gpu
+from workflow_lib.training.engines.optimizer import adamw
+from workflow_lib.training.engines.torch.sharding import Sharding
+
+#: bytes of a weight that workflow_lib/projection/step_terms.py counts for an optimiser without
+#: replicas: weight and gradient once, master weight and two moments read and written
+OPTIMISER_BYTES = 26
+#: [out, in] of the matrices of a layer of Llama 3 8B (arXiv 2407.21783, table 3): queries, keys,
+#: values, their output, gate, up, down
+_MATRICES = (
+    *((4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096)),
+    *((14336, 4096), (14336, 4096), (4096, 14336)),
+)
+#: weights of its two norms
+_VECTORS = (4096, 4096)
+_LAYER = sum(rows * columns for rows, columns in _MATRICES) + sum(_VECTORS)
+#: of the products before a measurement, [size, size] in bf16; each takes about 1.5 ms on an H100
+_PRODUCT_SIZE = 8192
+#: products during which the host queues all repeats, as a step's passes hide it in training
+_PRODUCTS_OF_COLLECTIVES, _PRODUCTS_OF_OPTIMISER = 8, 160
+
+Work = Callable[[], object]
+
+
+def collectives(
+    device: torch.device, sizes_bytes: list[int], repeats: int, warmups: int
+) -> Iterator[dict[str, Any]]:
+    """Time each collective of each size in groups of 2, 4, … neighbouring ranks. All groups of a
+    size exchange at once. The seconds are those of the slowest rank in each repeat.
+    """
+    hold = _holding(device, _PRODUCTS_OF_COLLECTIVES)
+    for ranks in _group_sizes(dist.get_world_size()):
+        group = _group(ranks)
+        for message_bytes in sizes_bytes:
+            exchange = exchanges(group, message_bytes, device)
+            for collective in SHARES:
+                times = _timed([exchange[collective]], device, repeats, warmups, hold)
+                yield {
+                    "part": "collective",
+                    "collective": collective,
+                    "ranks": ranks,
+                    "message_bytes": message_bytes,
+                    "received_bytes": expected_bytes(collective, message_bytes, ranks),
+                    "repeats_s": times[0],
+                }
+            del exchange  # before the next size needs memory
+
+
+def optimiser(
+    device: torch.device, sizes: list[int], repeats: int, warmups: int
+) -> Iterator[dict[str, Any]]:
+    """Time the clipping of gradients and the optimiser's step for about so many weights a rank.
+
+    Weights are held as the torch backend holds them: in fp32, in units of FSDP2. Gradients are in
+    fp32, too. The seconds are those of the slowest rank in each repeat.
+    """
+    degrees = Degrees(dp=dist.get_world_size())
+    placed = mesh.create(degrees, device)
+    training = _training(degrees.dp)
+    hold = _holding(device, _PRODUCTS_OF_OPTIMISER)
+    for size in sizes:
+        weights = list(_sharded(size, device, Sharding(placed, training)).parameters())
+        for weight in weights:
+            weight.grad = torch.zeros_like(weight)
+            gradient = local_gradient(weight)
+            assert gradient is not None
+            gradient.normal_()
+        stepping = adamw(weights, training, device)
+        clip_s, step_s = _timed(
+            [lambda held=weights: clip_gradients(held, placed), stepping.step],
+            device,
+            repeats,
+            warmups,
+            hold,
+        )
+        parameters = sum(weight.numel() for weight in weights)
+        yield {
+            "part": "optimiser",
+            "parameters": parameters,
+            "tensors": len(weights),
+            "bytes": OPTIMISER_BYTES * parameters,
+            "clip_s": clip_s,
+            "step_s": step_s,
+        }
+        del weights, weight, gradient, stepping  # before the next size needs memory
+
+
+def layer_shapes(parameters: int) -> list[list[tuple[int, ...]]]:
+    """The shapes of the weights of layers that have about so many parameters together.
+
+    They are layers of Llama 3 8B. Their rows are cut as replicas cut them, so that the number of
+    layers is whole.
+    """
+    layers = math.ceil(parameters / _LAYER)
+    share = parameters / (layers * _LAYER)
+    whole = [*_MATRICES, *((size,) for size in _VECTORS)]
+    cut = [(max(1, round(share * rows)), *others) for rows, *others in whole]
+    return [cut] * layers
+
+
+class _Layer(nn.Module):
+    """Weights of one layer, which are only held."""
+
+    def __init__(self, shapes: list[tuple[int, ...]], device: torch.device) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(shape, device=device).normal_(std=0.02)) for shape in shapes
+        )
+
+
+def _sharded(parameters: int, device: torch.device, sharding: Sharding) -> nn.Module:
+    """Layers as units of FSDP2, one after another, as the engine builds them."""
+    root = nn.Sequential()  # FSDP2 refuses containers without a forward pass
+    for shapes in layer_shapes(parameters):
+        layer = _Layer(shapes, device)
+        sharding.apply(layer)
+        root.append(layer)
+    sharding.finish(root)
+    return root
+
+
+def _training(replicas: int) -> Training:
+    """Options of a cell whose replicas each hold all weights and all states."""
+    return Training(
+        micro_batch_size=1,
+        global_batch_size=replicas,
+        precision="bf16",
+        zero_stage=0,
+        recomputation="none",
+        overlap=True,
+        backend="torch",
+        learning_rate=1e-4,
+        seed=1,
+        warmup_steps=0,
+        measured_steps=1,
+    )
+
+
+def _group_sizes(ranks: int) -> list[int]:
+    """The powers of two from 2 that divide the number of ranks."""
+    powers = [2**power for power in range(1, ranks.bit_length())]
+    return [each for each in powers if ranks % each == 0]
+
+
+def _group(ranks: int) -> Any:
+    """This rank's group of so many neighbours. Every rank creates all of them."""
+    world, mine = dist.get_world_size(), None
+    for first in range(0, world, ranks):
+        members = list(range(first, first + ranks))
+        created = dist.new_group(members)
+        if dist.get_rank() in members:
+            mine = created
+    return mine
+
+
+def _holding(device: torch.device, products: int) -> Work:
+    """What keeps a GPU busy for some products of matrices. A CPU queues nothing, and needs none."""
+    if not on_gpu(device):
+        return lambda: None
+    matrix = torch.randn(_PRODUCT_SIZE, _PRODUCT_SIZE, device=device, dtype=torch.bfloat16)
+    output = torch.empty_like(matrix)
+
+    def hold() -> None:
+        for _ in range(products):
+            torch.mm(matrix, matrix, out=output)
+
+    return hold
+
+
+def _timed(
+    works: list[Work], device: torch.device, repeats: int, warmups: int, hold: Work
+) -> list[list[float]]:
+    """Do several works in turn; returns for each the seconds of each repeat on the slowest rank."""
+    clock = _gpu_times if on_gpu(device) else _cpu_times
+    mine = torch.tensor(clock(works, repeats, warmups, hold), dtype=torch.float64, device=device)
+    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+    return [[float(f"{seconds:.5g}") for seconds in each] for each in mine.tolist()]
+
+
+def _gpu_times(works: list[Work], repeats: int, warmups: int, hold: Work) -> list[list[float]]:
+    """Seconds between events on the GPU: [works, repeats]."""
+    for work in works:  # the first call of a collective connects ranks
+        work()
+    torch.cuda.synchronize()
+    hold()
+    for _ in range(warmups):
+        for work in works:
+            work()
+    events = [[_event()]]
+    for _ in range(repeats):
+        events.append([events[-1][-1]])
+        for work in works:
+            work()
+            events[-1].append(_event())
+    torch.cuda.synchronize()
+    return [
+        [each[number].elapsed_time(each[number + 1]) / 1e3 for each in events[1:]]
+        for number in range(len(works))
+    ]
+
+
+def _event() -> Any:
+    """An event that has been recorded on the current stream."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _cpu_times(works: list[Work], repeats: int, warmups: int, hold: Work) -> list[list[float]]:
+    """Seconds of each call: [works, repeats]."""
+    times: list[list[float]] = [[] for _ in works]
+    for repeat in range(-warmups, repeats):
+        for number, work in enumerate(works):
+            started = time.perf_counter()
+            work()
+            if repeat >= 0:
+                times[number].append(time.perf_counter() - started)
+    return times

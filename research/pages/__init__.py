@@ -1,0 +1,1 @@
+"""The generators of docs/results and of docs/reference/backends.md."""

@@ -1,0 +1,168 @@
+"""The pages of docs/results: what the rebuilt evidence says. No number of them is typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from research.pages import parts
+from workflow_lib.comparison.sides import Side, read_sides
+from workflow_lib.comparison.verdicts import told
+from workflow_lib.records import SweepPaths
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.numbers import significant
+
+CHECKOUT = Path(__file__).parents[2]
+DIRECTORY = CHECKOUT / "docs" / "results"
+PAGE = DIRECTORY / "llama3-8b-on-two-h200.md"
+#: what a page begins with that is made of archives alone
+NOTICE = "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->"
+LAYOUTS, OVERLAP = "evidence-llama3-8b-x2", "evidence-overlap-x2"
+
+_SWEEPS = CHECKOUT / "config" / "sweeps"
+
+ABOUT_LAYOUTS = "Temperature, power, clock, efficiency and throughput"
+#: figures of the sweeps: the stem, and what it shows
+_FIGURES = {
+    LAYOUTS: ("parallelism-llama3-8b", ABOUT_LAYOUTS),
+    OVERLAP: ("optimisation-h200x2-llama3-8b", "The same cells without and with overlap"),
+}
+
+
+def files(rebuilt: Path) -> dict[Path, str]:
+    """The page of layouts and its figures, from the rebuilt archives: each path and its text."""
+    found = {
+        DIRECTORY / "images" / f"{sweep}.svg": (
+            _directory(rebuilt, sweep) / "figures" / f"{stem}.svg"
+        ).read_text(encoding="utf-8")
+        for sweep, (stem, _) in _FIGURES.items()
+    }
+    return {PAGE: page(rebuilt), **found}
+
+
+def _directory(rebuilt: Path, sweep: str) -> Path:
+    return SweepPaths(rebuilt / sweep / "results" / "sweeps" / sweep).directory
+
+
+def _sides(rebuilt: Path) -> tuple[Side, Side]:
+    return read_sides(_directory(rebuilt, LAYOUTS), _directory(rebuilt, OVERLAP), ("A", "B"))
+
+
+def headline(rebuilt: Path) -> str:
+    """The one sentence that the README opens with, of the fastest layout and the next."""
+    layouts, _ = _sides(rebuilt)
+    named = parts.names_of(layouts.cells)
+    first, second, *_ = _by_speed(layouts.cells)
+    (row,) = (
+        r
+        for r in parts.contrasts([(first, second)], layouts)
+        if r["measure"] == "tokens_per_s_per_gpu"
+    )
+    if not told(row):
+        raise ValueError(f"the fastest layout is not told apart: {row['in_words']}")
+    return (
+        f"On {first['gpus']} {first['gpu_name']} of one host, {first['completed']} runs each, "
+        f"`{named[first['cell']]}` trains Llama 3 8B fastest of {len(layouts.cells)} layouts: "
+        f"{parts.value_of(first, 'tokens_per_s_per_gpu')} tokens/s per GPU, {_percent(row)} more "
+        f"than the next, `{named[second['cell']]}`."
+    )
+
+
+def _percent(row: Row) -> str:
+    low, high = ((row[end] - 1) * 100 for end in ("wide_low", "wide_high"))
+    return f"{significant(low, 2)} to {significant(high, 2)} %"
+
+
+def page(rebuilt: Path) -> str:
+    """What four layouts and overlap gave on two GPUs."""
+    layouts, overlap = _sides(rebuilt)
+    ordered = _by_speed(layouts.cells)
+    pairs = [(ordered[0], other) for other in ordered[1:]]
+    # Without overlap first, so that a gain of overlap has a plus.
+    of_overlap = [
+        (on, off)
+        for on in overlap.cells
+        for off in overlap.cells
+        if on["overlap"] and not off["overlap"] and on["parallelism"] == off["parallelism"]
+    ]
+    told_of = [
+        NOTICE,
+        "# Llama 3 8B on two H200",
+        f"{headline(rebuilt)} This is one model on one host on one day. It says nothing about "
+        "other models, hosts or numbers of GPUs.",
+        _made(layouts, overlap),
+        "## Layouts",
+        parts.table_of(layouts, ordered),
+        parts.note(layouts),
+        _figure(LAYOUTS),
+        "## What the differences between layouts support",
+        parts.words(layouts, pairs),
+        "## Overlap, off and on",
+        parts.table_of(overlap, list(overlap.cells)),
+        _figure(OVERLAP),
+        parts.words(overlap, of_overlap),
+        "## What is missing",
+        "\n".join(
+            [
+                *parts.failed_runs(layouts),
+                *parts.failed_runs(overlap),
+                *_unmeasured(rebuilt),
+            ]
+        ),
+        "## Make this page again",
+        "`make evidence` checks the raw files in [the archives](../../evidence/README.md) against "
+        "their checksums, and makes every table, figure and page from them, without torch and "
+        "without a GPU. `rebuilt/evidence/` then holds a report of each sweep, with all measures, "
+        "every run, and the reasons for missing values.",
+    ]
+    return "\n\n".join(told_of) + "\n"
+
+
+def _made(layouts: Side, overlap: Side) -> str:
+    """When, with what and on what."""
+    before = {(run["cell"], run["run"]) for run in layouts.runs}
+    more = [run for run in overlap.runs if (run["cell"], run["run"]) not in before]
+    cell = layouts.cells[0]
+    environment = {
+        key: ", ".join(value for value, _ in values)
+        for side in (layouts, overlap)
+        if side.environment
+        for key, values, _ in side.environment["rows"]
+    }
+    return (
+        f"{parts.runs_in_words(layouts.runs)} are of `{LAYOUTS}`, submitted in random order in "
+        f"blocks of one run of each cell. `{OVERLAP}` needs {parts.runs_in_words(more)} besides "
+        f"them. All went through Slurm. A run has {cell['warmup_steps']} warm-up steps "
+        f"and {cell['measured_steps']} measured steps, of {cell['global_batch_size']} sequences of "
+        f"{cell['sequence_length']} tokens, in micro-batches of {cell['micro_batch_size']}; "
+        f"{cell['precision']}, compiled layers. Power limit "
+        f"{parts.value_of(cell, 'power_limit_w')} W, driver {environment['nvidia_driver']}, "
+        f"torch {environment['packages.torch']}. "
+        f"{parts.code_in_words(environment)}"
+    )
+
+
+def _by_speed(cells: Iterable[Row]) -> list[Row]:
+    done = [cell for cell in cells if completed(cell)]
+    return sorted(done, key=lambda cell: -float(cell["tokens_per_s_per_gpu"]))
+
+
+def _figure(sweep: str) -> str:
+    _, about = _FIGURES[sweep]
+    return (
+        f"![{about}](images/{sweep}.svg)\n\n"
+        f"*{about}: markers and bars are medians, whiskers the range of the runs.*"
+    )
+
+
+def _unmeasured(rebuilt: Path) -> list[str]:
+    """A line for each sweep of evidence of which there is no archive."""
+    measured = [path.name for path in rebuilt.glob("*/results/sweeps/*")]
+    names = sorted(path.stem for path in _SWEEPS.glob("evidence-*.yaml"))
+    # A sweep of several platforms has a view of each.
+    views = [name for name in measured if name not in names]
+    return [
+        f"- `{name}`: no run was measured."
+        for name in names
+        if name not in measured and not any(view.startswith(f"{name}-") for view in views)
+    ]

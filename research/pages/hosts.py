@@ -1,0 +1,218 @@
+"""The page of how far hosts of one kind differ; ``python -m research.pages.hosts REBUILT`` prints
+it.
+
+It computes what :mod:`workflow_lib.intervals.hosts` holds, and raises an error where they differ.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from scipy.stats import chi2
+
+from research.pages import findings
+from research.pages.parts import table_head
+from research.projection.published import PublishedRun
+from research.projection.reading import PUBLISHED, read_published
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.intervals import hosts
+from workflow_lib.intervals.hosts import Group, Spread
+from workflow_lib.records import GPUS, RUNS
+from workflow_lib.report.numbers import NOTHING, significant
+
+PAGE = findings.DIRECTORY / "hosts.md"
+_TRAINING = pl.col("workload") != "inference"
+_DECODE = "decode_tokens_per_s_per_gpu", "decode_tokens_per_j"
+_TRAIN = "tokens_per_s_per_gpu", "tokens_per_j"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Cells that are judged together."""
+
+    what: str
+    cells: pl.Expr
+    speed: str
+    efficiency: str
+    waits: bool = False
+
+
+_KINDS = (
+    _Kind("training", _TRAINING & pl.col("emulated").is_null(), *_TRAIN),
+    _Kind("decoding by CUDA graphs", ~_TRAINING & pl.col("cuda_graphs"), *_DECODE),
+    _Kind("decoding without CUDA graphs", ~_TRAINING & ~pl.col("cuda_graphs"), *_DECODE, True),
+    _Kind(
+        "training on emulated nodes",
+        _TRAINING & pl.col("emulated").is_not_null(),
+        *_TRAIN,
+        waits=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A group, with what the page shows besides."""
+
+    group: Group
+    waits: bool
+    cells: int
+    #: of the hosts, as logarithms of speed, ascending
+    effects: tuple[float, ...]
+    #: of logarithms of tokens/J; None if the source has none
+    efficiency_sd: float | None = None
+
+
+def files(rebuilt: Path) -> dict[Path, str]:
+    """The page: its path and text."""
+    return {PAGE: page([*of_runs(_runs(rebuilt)), *of_published(read_published(PUBLISHED)[0])])}
+
+
+def _runs(rebuilt: Path) -> pl.DataFrame:
+    """The completed runs of the evidence, each once, with their host: its set of GPUs."""
+    found = []
+    for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
+        runs, gpus = (
+            read_table(directory / f"{name}.parquet", columns)
+            for name, columns in (("runs", RUNS), ("gpus", GPUS))
+        )
+        of_runs = gpus.group_by("cell", "run").agg(host=pl.col("gpu_uuid").sort().str.join(" "))
+        done = runs.filter(pl.col("outcome") == "completed")
+        found.append(done.join(of_runs, on=["cell", "run"]))
+    # Sweeps that share a cell may show the same run.
+    return pl.concat(found).unique(["cell", "run", "started_unix_s"], maintain_order=True)
+
+
+def of_runs(runs: pl.DataFrame) -> Iterator[Measured]:
+    """The groups of completed runs: rows of RUNS with the column ``host``."""
+    for kind in _KINDS:
+        own = runs.filter(kind.cells & pl.col(kind.speed).is_not_null())
+        seen = Counter[str]()
+        for of_hosts in hosts.effects(_values(own, kind.speed, math.log)):
+            group = own.filter(pl.col("host").is_in([*of_hosts]))
+            (warm,) = hosts.effects(_values(group, "temperature_mean_c", float))
+            (efficiency,) = hosts.effects(_values(group, kind.efficiency, math.log))
+            what = f"{kind.what}, {group['gpus'][0]} {group['gpu_model'][0]}"
+            seen[what] += 1
+            per_cell = group.group_by("cell").agg(pl.col("host").n_unique())
+            yield Measured(
+                Group(
+                    what + (", other hosts" if seen[what] > 1 else ""),
+                    len(of_hosts),
+                    round(hosts.standard_deviation(of_hosts), 4),
+                    round(hosts.standard_deviation(warm), 1),
+                ),
+                kind.waits,
+                per_cell.filter(pl.col("host") > 1).height,
+                tuple(sorted(of_hosts.values())),
+                hosts.standard_deviation(efficiency),
+            )
+
+
+def _values(
+    runs: pl.DataFrame, name: str, scale: Callable[[float], float]
+) -> list[tuple[str, str, float]]:
+    """Cell, host and value of each run that has one."""
+    rows = runs.select("cell", "host", name).drop_nulls().rows()
+    return [(cell, host, scale(value)) for cell, host, value in rows]
+
+
+def of_published(rows: Iterable[PublishedRun]) -> Iterator[Measured]:
+    """The groups of MLPerf's systems of one host that state one layout in one round."""
+    alike: dict[tuple[object, ...], list[PublishedRun]] = {}
+    for row in rows:
+        stated = row.source.startswith("MLPerf") and row.layout == "known"
+        if stated and row.gpus == row.gpus_per_node and row.step_time_s is not None:
+            key = (row.source, row.gpu, row.gpus, row.model, row.global_batch)
+            alike.setdefault((*key, row.tp, row.cp, row.pp, row.micro_batches), []).append(row)
+    for (source, gpu, gpus, model, *_), group in alike.items():
+        if len(group) < 2:
+            continue
+        values = [("", row.address, -math.log(row.step_time_s or math.nan)) for row in group]
+        (of_hosts,) = hosts.effects(values)
+        sd = round(hosts.standard_deviation(of_hosts), 4)
+        what = f"{source}, {model}, {gpus} {gpu}"
+        yield Measured(
+            Group(what, len(group), sd),
+            waits=False,
+            cells=1,
+            effects=tuple(sorted(of_hosts.values())),
+        )
+
+
+def page(found: Sequence[Measured]) -> str:
+    """How far hosts differ. Raises ValueError where the product holds another figure."""
+    for waits, groups in ((False, hosts.BUSY), (True, hosts.WAITING)):
+        own = tuple(each.group for each in found if each.waits == waits)
+        if own != groups:
+            raise ValueError(f"workflow_lib/intervals/hosts.py has {groups}, but there are {own}")
+    busy = [each for each in found if not each.waits and each.efficiency_sd is not None]
+    energy = hosts.pooled([(each.group.hosts, each.efficiency_sd or 0.0) for each in busy])
+    return "\n".join(
+        [
+            findings.NOTICE,
+            "",
+            "# How far hosts of one kind differ",
+            "",
+            "The same cells ran on several sets of GPUs, each in a host of its own. This page says "
+            "how far these differ, which [comparisons](../explanation/comparison.md) and "
+            "[projections](../explanation/projection.md) allow for. Speeds are logarithms of "
+            "tokens/s. `workflow_lib/intervals/hosts.py` has the method.",
+            "",
+            *table_head(
+                *("hosts with the same cells", "GPUs wait for a CPU", "hosts", "cells"),
+                *(
+                    "speed of each, %",
+                    "SD of speed, %",
+                    "SD of tokens/J, %",
+                    "SD of temperature, °C",
+                ),
+            ),
+            *map(_line, found),
+            "",
+            *table_head("", "SD", "95 % interval", "degrees of freedom", "two hosts, 95 %"),
+            _pooled("speed, GPUs busy", hosts.BUSY_SPREAD, 100, "%"),
+            _pooled("tokens/J, GPUs busy (not used)", energy, 100, "%"),
+            _pooled("temperature, GPUs busy", hosts.BUSY_SPREAD_C, 1, "°C"),
+            _pooled("speed, GPUs wait", hosts.WAITING_SPREAD, 100, "%"),
+            _pooled("temperature, GPUs wait", hosts.WAITING_SPREAD_C, 1, "°C"),
+            "",
+            "The last column is by how much two hosts differ in 95 % of cases, as a logarithm: by "
+            "Student's t, which includes how uncertain the SD is. The groups differ among "
+            "themselves by more than chance: hosts of one H200 were nearly alike, and others were "
+            "not. Published systems differ in their hosts and in how their owners set them up. No "
+            "set of GPUs came again on another date.",
+            "",
+        ]
+    )
+
+
+def _line(each: Measured) -> str:
+    group = each.group
+    efficiency = NOTHING if each.efficiency_sd is None else f"{100 * each.efficiency_sd:.2f}"
+    warm = NOTHING if group.temperature_sd_c is None else f"{group.temperature_sd_c:.1f}"
+    effects = ", ".join(f"{100 * effect:+.2f}".replace("-", "−") for effect in each.effects)
+    return (
+        f"| {group.what} | {'yes' if each.waits else 'no'} | {group.hosts} | {each.cells} "
+        f"| {effects} | {100 * group.speed_sd:.2f} | {efficiency} | {warm} |"
+    )
+
+
+def _pooled(name: str, of: Spread, factor: float, unit: str) -> str:
+    low, high = (
+        of.sd * math.sqrt(of.degrees / chi2.ppf(share, of.degrees)) for share in (0.975, 0.025)
+    )
+    sd, low, high, two = (
+        significant(factor * each, 2) for each in (of.sd, low, high, of.of_two(0.95))
+    )
+    return f"| {name} | {sd} {unit} | {low} to {high} {unit} | {of.degrees} | ±{two} {unit} |"
+
+
+if __name__ == "__main__":
+    print(files(Path(sys.argv[1]))[PAGE])

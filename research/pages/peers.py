@@ -1,0 +1,125 @@
+"""The pages of comparisons with peers: records of ``research/engine_on_gpus.py --peer``.
+
+Of each cell there is a record for each launch, which says by whom: triptych or a peer. The n-th
+launches of both are a pair.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from benchmarks.measuring.pairs import NEW_TOKENS, OURS, ratio_in_words
+
+#: platform/model-NNl/degrees_options_0
+_ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
+
+
+def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
+    """The page of one file: for each cell a table, and the ratios to its peers."""
+    first = records[0]
+    lines = [
+        note,
+        "",
+        f"# The engine beside peers on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}",
+        "",
+        f"`research/engine_on_gpus.py --peer`, torch {first['torch']}. Ours and peers trained "
+        "the same model in the same layout, a launch of each in turn, both of a pair on one host. "
+        f"A launch's speed is the median of {_steps(records)} steps on synthetic tokens. Ratios "
+        "are geometric means over pairs of launches, with 95 % intervals by Student's t: they know "
+        "how launches differ on one host, not how hosts differ. All settings of peers are in "
+        f"[the records](../../evidence/engine/{name}.jsonl). {of_tokens(records)} Losses after so "
+        "few steps differ, because initial weights do. MFU counts causal attention, and each "
+        "precision's own peak ([Training](../explanation/training.md)).",
+    ]
+    ordered = sorted(records, key=lambda each: each["cell"])
+    for cell, group in groupby(ordered, key=lambda each: str(each["cell"])):
+        launches = list(group)
+        lines += ["", f"## {_title(cell)}", "", *_table(launches), *_division(launches)]
+    return "\n".join(lines) + "\n"
+
+
+def of_tokens(records: list[dict[str, Any]]) -> str:
+    """Whether steps had new tokens, and what follows if they had not."""
+    if all(each.get("tokens") == NEW_TOKENS for each in records):
+        return "Each step has new tokens."
+    losses = sorted(each["loss"] for each in records)
+    return (
+        "All steps of a launch have the same tokens, which the models learn: after the last step "
+        f"the loss is {losses[0]:.2g} to {losses[-1]:.2g} nats. A GPU's power depends on the "
+        "numbers that it multiplies (arXiv 2409.18324), and so does its clock at the power cap. "
+        "How much these speeds differ from those on new tokens was not measured; newer versions of "
+        "the benchmark draw new tokens for each step."
+    )
+
+
+def _table(records: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| by | launches | tokens/s/GPU | MFU, % | peak GB | ours to it |",
+        "|---|---|---|---|---|---|",
+    ]
+    ours = _rates(records, OURS)
+    for by in dict.fromkeys(each["by"] for each in records):
+        launches = [each for each in records if each["by"] == by]
+        speed = fmean(_rates(records, by))
+        mfu = 100 * fmean(each["mfu_causal"] for each in launches)
+        peak = max(each["peak_gb"] for each in launches)
+        who = _peer(launches[0])
+        lines.append(
+            f"| {who} | {len(launches)} | {speed:,.0f} | {mfu:.1f} | {peak:.1f} "
+            f"| {'–' if by == OURS else ratio_in_words(ours, _rates(records, by))} |"
+        )
+    return lines
+
+
+def _steps(records: list[dict[str, Any]]) -> str:
+    return " or ".join(map(str, sorted({each["steps"] for each in records})))
+
+
+def _division(records: list[dict[str, Any]]) -> list[str]:
+    """Who divided the layers over stages how, and how many parameters all have, in words.
+
+    Nothing of one stage, and nothing of records from before these fields.
+    """
+    said = []
+    counts = {each.get("parameters") for each in records}
+    if len(counts) == 1 and None not in counts:
+        said.append(f"Each model has {counts.pop():,} parameters.")
+    divided = {
+        _who(each): ", ".join(map(str, each["stage_layers"]))
+        for each in records
+        if len(each.get("stage_layers", ())) > 1
+    }
+    if divided:
+        words = "; ".join(f"{who} {layers}" for who, layers in divided.items())
+        said.append(f"Layers of the stages, first to last: {words}.")
+    return ["", " ".join(said)] if said else []
+
+
+def _who(record: dict[str, Any]) -> str:
+    return "this engine" if record["by"] == OURS else f"{record['by']} {record['version']}"
+
+
+def _peer(record: dict[str, Any]) -> str:
+    """Who trained, and what a peer's weights are where the settings say so."""
+    weights = record.get("settings", {}).get("training", {}).get("dtype")
+    return _who(record) + (f", {weights} weights" if weights else "")
+
+
+def _rates(records: list[dict[str, Any]], by: str) -> list[float]:
+    return [each["tokens_per_s_per_gpu"] for each in records if each["by"] == by]
+
+
+def _title(cell: str) -> str:
+    model, layers, degrees, options = parts(cell)
+    return f"{model}, {layers} layers, `{degrees}`, `{options}`"
+
+
+def parts(cell: str) -> tuple[str, str, str, str]:
+    """Model, layers, degrees and options of a cell of the benchmark; ValueError for others."""
+    found = _ID.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"{cell} is no cell of the benchmark")
+    return found["model"], found["layers"], found["degrees"], found["options"]

@@ -1,0 +1,89 @@
+"""docs/results/placement.md: what goes with GPUs, a placement that was advised, and the runs of it.
+
+The runs of one sweep of the evidence advise, by `make slots` and `make place`; those of another
+tried the advice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from research.pages import findings
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.placement import readings, slots, sweep, text
+from workflow_lib.placement.advice import advise
+from workflow_lib.placement.placed import record
+from workflow_lib.records import PLAN, SweepPaths
+from workflow_lib.report.page.predictions import predictions
+from workflow_lib.report.tables import read_tables
+from workflow_lib.study import load_study
+
+NAME = "placement.md"
+#: the sweep that advises, and the one that has the cell as it was and as it was placed
+ADVISES, TRIES = "evidence-slots-x2", "evidence-stages-x2"
+
+
+def files(rebuilt: Path) -> dict[Path, str]:
+    """The page: its path and its text."""
+    return {findings.DIRECTORY / NAME: page(*(_directory(rebuilt, n) for n in (ADVISES, TRIES)))}
+
+
+def _directory(rebuilt: Path, name: str) -> Path:
+    return rebuilt / name / "results" / "sweeps" / name
+
+
+def page(advises: Path, tries: Path) -> str:
+    """The page of two directories of sweeps. The cell is the one that both have."""
+    measured = readings.read(advises)
+    plan = read_table(SweepPaths(tries).plan, PLAN).to_dicts()
+    known = {run.cell.id for run in measured.runs}
+    (cell,) = (row["cell"] for row in plan if row["cell"] in known)
+    found = slots.characterise(measured, slots.BEHIND)
+    advice = advise(measured, cell, ())
+    study = load_study(findings.CHECKOUT / "config")
+    placed = sweep.placed_cell(study, advice.cell, sweep.described(study, advice))
+    made = record(advice, placed.cell.id, advises.name)
+    predicted = {
+        f"predicted_{name}{end}": value
+        for name, gain in (("time_gain", made.time_gain), ("energy_gain", made.energy_gain))
+        for end, value in (("", gain.estimate), ("_low", gain.low), ("_high", gain.high))
+    }
+    for row in plan:
+        if row["cell"] != cell:
+            row |= predicted | {"predicted_against": cell}
+    lines = predictions(plan, read_tables(tries), {row["cell"]: row["cell"] for row in plan})
+    told = [
+        findings.NOTICE,
+        "# A placement on two H200, advised and tried",
+        f"[{len(measured.runs)} runs](evidence-slots-x2.md) of Llama 3 8B as a pipeline of two "
+        "stages, in both orders of the GPUs, advise by `make slots` and `make place`. "
+        f"[{len(read_tables(tries).runs)} more runs](evidence-stages-x2.md) on the same GPUs have "
+        "the cell as it was and with its layers divided otherwise. The model of a step was changed "
+        "after these runs, so they are no independent test of it: [Placement]"
+        "(../explanation/placement.md#what-was-measured).",
+        "## What goes with the GPUs",
+        _table(text.slots_table(found)),
+        " ".join(text.slots_sentences(found, simulated=False)),
+        "## What is advised",
+        " ".join(text.advice_sentences(advice)),
+        "## What was predicted, and measured",
+        "In brackets are intervals: 90 % of what was predicted, 95 % of what was measured.",
+        _table(
+            [
+                {
+                    "gain in": line["what"],
+                    "predicted": line["predicted"],
+                    "measured": line["measured"],
+                    "verdict": line["verdict"],
+                }
+                for line in lines
+            ]
+        ),
+    ]
+    return "\n\n".join(told) + "\n"
+
+
+def _table(lines: list[dict[str, str]]) -> str:
+    heads = list(lines[0])
+    rows = [[line[head] for head in heads] for line in lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))

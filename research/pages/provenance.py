@@ -1,0 +1,105 @@
+"""The page of where runs are from: GPUs, commits and days, as the runs recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from research.pages import findings
+from research.pages.parts import minute, table_head
+from workflow_lib.records import RunPaths, TelemetryStart, read_json, read_outcome, read_record
+from workflow_lib.results import is_profiled
+
+PAGE = findings.DIRECTORY / "provenance.md"
+#: so many digits tell our GPUs, boots and commits apart
+_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run recorded of where it ran, and of its code."""
+
+    sweep: str
+    #: the first digits of the UUIDs of its nodes' GPUs, and of its nodes' boots
+    gpus: tuple[str, ...]
+    boots: tuple[str, ...]
+    commit: str
+    changed: bool | None
+
+
+def files(rebuilt: Path) -> dict[Path, str]:
+    """The page: its path and text."""
+    return {PAGE: page(rebuilt)}
+
+
+def page(rebuilt: Path) -> str:
+    """Which GPUs, hosts, commits and days the runs of the evidence are from."""
+    groups: dict[Origin, list[tuple[float, Path]]] = {}
+    for origin, began_unix_s, directory in _runs(rebuilt):
+        groups.setdefault(origin, []).append((began_unix_s, directory))
+    lines = table_head(
+        *("sweep", "GPUs", "boot", "commit", "uncommitted changes"),
+        *("measured runs", "profiled runs", "begun, UTC"),
+    )
+    order = sorted(groups, key=lambda origin: (origin.sweep, min(groups[origin])))
+    for origin in order:
+        began = [datetime.fromtimestamp(each, UTC) for each, _ in groups[origin]]
+        profiled = sum(is_profiled(directory) for _, directory in groups[origin])
+        changed = {True: "yes", False: "no", None: "not known"}[origin.changed]
+        values = (
+            *(f"`{origin.sweep}`", _code(origin.gpus), _code(origin.boots) or "not recorded"),
+            *(f"`{origin.commit}`", changed, str(len(began) - profiled), str(profiled)),
+            f"{minute(min(began))} to {minute(max(began))}",
+        )
+        lines.append(f"| {' | '.join(values)} |")
+    return "\n".join(
+        [
+            "<!-- Made by `python -m docs.evidence --write` from evidence/. -->",
+            "",
+            "# Where the runs are from",
+            "",
+            "The completed runs of each archive, by the GPUs that they had, the boot of their "
+            "host, and the commit of this workflow, as the runs recorded them: GPUs by the first "
+            f"{_DIGITS} digits of their UUIDs. Two sweeps that share a cell may show the same run. "
+            "A commit with uncommitted changes does not identify the code. "
+            "[What is missing](../../evidence/README.md) says why sweeps were interrupted.",
+            "",
+            *lines,
+            "",
+        ]
+    )
+
+
+def _runs(rebuilt: Path) -> Iterator[tuple[Origin, float, Path]]:
+    """Each completed run of each archive, and when it began."""
+    for archive in sorted(rebuilt.iterdir()):
+        for directory in sorted(archive.glob("results/cells/*/*/*/run*")):
+            paths = RunPaths(directory)
+            ended = read_outcome(paths)
+            if ended is None or ended.started_unix_s is None or not paths.outcome.exists():
+                continue
+            environment = read_json(paths.environment)
+            nodes = [
+                read_record(paths.telemetry_start(node), TelemetryStart)
+                for node in paths.sampled_nodes()
+            ]
+            gpus = {_digits(str(gpu["uuid"])) for node in nodes for gpu in node.gpus}
+            boots = {_digits(node.boot_id) for node in nodes if node.boot_id is not None}
+            origin = Origin(
+                archive.name,
+                tuple(sorted(gpus)),
+                tuple(sorted(boots)),
+                environment["commit"][:_DIGITS],
+                environment["uncommitted_changes"],
+            )
+            yield origin, ended.started_unix_s, directory
+
+
+def _digits(identity: str) -> str:
+    return identity.removeprefix("GPU-")[:_DIGITS]
+
+
+def _code(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

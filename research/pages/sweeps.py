@@ -1,0 +1,187 @@
+"""A page in docs/results for each archived sweep that has none of its own: cells, differences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from research.pages import findings, parts
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.comparison.sides import Side, read_side
+from workflow_lib.records import KERNELS, TRACES, SweepPaths, cell_axes
+from workflow_lib.report.cells import Row, completed, in_order
+from workflow_lib.report.environments import environments
+from workflow_lib.report.figures.style import EMULATED_MARK
+from workflow_lib.report.numbers import NOTHING, significant
+from workflow_lib.study import load_study
+from workflow_lib.words import counted
+
+#: how a figure shows runs
+_OF_RUNS = "markers and bars are medians, whiskers the range of the runs."
+_OF_KERNELS = (
+    "durations of all kernels of one step by class, in one profiled run of each cell. Kernels that "
+    "run at the same time each count."
+)
+#: kinds of figures that a page shows, by the first word of a file's name: what they show, and how
+_FIGURES = {
+    "parallelism": ("Temperature, power, clock, efficiency and throughput", _OF_RUNS),
+    "optimisation": ("The same cells with and without options", _OF_RUNS),
+    "microbatch": ("The same cells over micro-batches", _OF_RUNS),
+    "memory": ("Memory, as planned and as used", _OF_RUNS),
+    "kernels": ("Kernel time", _OF_KERNELS),
+}
+#: parts of the time of kernels that communicate; with less time on each rank they are left out
+_PARTS = ("kernel", "waiting", "transfer", "exposed")
+_SHORTEST_S = 1e-3
+#: smaller numbers of the table of communication are told as that
+_LEAST = 0.01
+#: axes that follow from others
+_FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
+
+
+def files(rebuilt: Path) -> dict[Path, str]:
+    """The pages and their figures: each path and its text."""
+    found: dict[Path, str] = {}
+    for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
+        if directory.name not in (findings.LAYOUTS, findings.OVERLAP):
+            found |= of_sweep(directory)
+    return found
+
+
+def of_sweep(directory: Path) -> dict[Path, str]:
+    """The page of a sweep and its figures."""
+    sweep = directory.name
+    side = read_side(directory, sweep)
+    cells = in_order(side.cells)
+    figures = {
+        path: about
+        for path in sorted(SweepPaths(directory).figures.glob("*.svg"))
+        for about in [_FIGURES.get(path.stem.split("-")[0])]
+        if about
+    }
+    pairs = _pairs(cells)
+    images = {f"{sweep}-{path.stem}.svg": path for path in figures}
+    ends = parts.failed_runs(side)
+    emulated = f" {EMULATED_MARK}." if cell_axes.emulated_in_words(cells) else ""
+    told = [
+        findings.NOTICE,
+        f"# {_description(sweep)}",
+        _made(side, directory.parents[1]),
+        "## Cells",
+        parts.table_of(side, cells),
+        parts.note(side) if any(map(completed, cells)) else "No run completed.",
+        *(
+            f"![{figures[path][0]}](images/{name})\n\n*{': '.join(figures[path])}{emulated}*"
+            for name, path in images.items()
+        ),
+        *communication(directory, cells),
+        "## What the differences support",
+        "These are the pairs of cells that differ in only one axis.",
+        parts.words(side, pairs) if pairs else "There is no such pair.",
+        "## What is missing",
+        "\n".join(ends) or "Nothing: every run completed.",
+    ]
+    found = {findings.DIRECTORY / f"{sweep}.md": "\n\n".join(told) + "\n"}
+    for name, path in images.items():
+        found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
+    """The section on the kernels that communicated in profiled runs; nothing if none did."""
+    kernels, traces = (
+        read_table(SweepPaths(directory).table(name), columns)
+        for name, columns in (("kernels", KERNELS), ("traces", TRACES))
+    )
+    key = ["cell", "run", "rank"]
+    steps = traces.filter(pl.col("steps") > 0).select(*key, "steps")
+    kernels = kernels.drop_nulls("group").join(steps, on=key)
+    lines = []
+    for cell, name in parts.names_of(cells).items():
+        of_cell = kernels.filter(pl.col("cell") == cell)
+        for (kind, group), ranks in of_cell.group_by("class", "group", maintain_order=True):
+            if max(ranks["kernel_s"] / ranks["steps"]) < _SHORTEST_S:
+                continue
+            times = (_span(ranks[f"{part}_s"] / ranks["steps"], 1e3) for part in _PARTS)
+            share = _span(ranks["link_share"], 100)
+            told = f"{str(kind).replace('_', '-')} | {group} | {' | '.join(times)} | {share}"
+            lines.append(f"| `{name}` | {told} |")
+    if not lines:
+        return []
+    heads = ("kernels, ms", "waiting, ms", "transfer, ms", "exposed, ms", "of the link's peak, %")
+    return [
+        "## Communication in a profiled step",
+        "Per step of one profiled run of each cell, the lowest to the highest of its ranks. A "
+        "kernel waits until the last rank of its group has begun, and then transfers. It is "
+        "exposed while no kernel computes beside it. The share of the link's peak is that of "
+        f"transfers. Collectives of less than {1e3 * _SHORTEST_S:g} ms are left out.",
+        "\n".join([*parts.table_head("cell", "collective", "group", *heads), *lines]),
+    ]
+
+
+def _span(values: pl.Series, factor: float) -> str:
+    """The lowest to the highest of known values, as text."""
+    if values.null_count():
+        return NOTHING
+    low, high = (factor * float(end) for end in (min(values), max(values)))
+    if high < _LEAST:
+        return f"< {_LEAST:g}"
+    return "–".join(dict.fromkeys(significant(end, 3, decimals=2) for end in (low, high)))
+
+
+def _description(sweep: str) -> str:
+    """What its file says that it is for; a sweep of several platforms has a view of each."""
+    known = load_study(findings.CHECKOUT / "config").sweeps
+    fitting = [
+        name for name in (*known, *known.bad) if sweep == name or sweep.startswith(f"{name}-")
+    ]
+    if not fitting:
+        return sweep
+    name = max(fitting, key=len)
+    platform = sweep[len(name) + 1 :]
+    return known[name].description + (f" ({platform})" if platform else "")
+
+
+def _made(side: Side, results: Path) -> str:
+    """When, with what and on what."""
+    if not any(map(completed, side.cells)):
+        return f"{counted(len(side.runs), 'run')}, none of which completed."
+    environment = {
+        key: ", ".join(value for value, _ in values)
+        for key, values, _ in environments(side.runs, results)["rows"]
+    }
+    told = [
+        f"{parts.runs_in_words(side.runs)} of `{side.sweep}`, on {', '.join(side.gpu_names)}: "
+        f"{_values(side.cells, 'warmup_steps')} warm-up and "
+        f"{_values(side.cells, 'measured_steps')} measured steps, of "
+        f"{_sequences(side.cells)} of "
+        f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
+        f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
+        f"{parts.code_in_words(environment)} This page says nothing about "
+        "other models, hosts or days.",
+        *filter(None, [cell_axes.emulated_in_words(side.cells)]),
+    ]
+    return " ".join(told)
+
+
+def _sequences(cells: Sequence[Row]) -> str:
+    told = _values(cells, "global_batch_size")
+    return f"{told} sequence{'s' if told != '1' else ''}"
+
+
+def _values(cells: Sequence[Row], name: str) -> str:
+    return " or ".join(str(value) for value in sorted({cell[name] for cell in cells}))
+
+
+def _pairs(cells: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Cells that differ in one axis and in what follows from it, the later one first."""
+    return [
+        (later, earlier)
+        for earlier, later in itertools.combinations(cells, 2)
+        if completed(earlier)
+        and completed(later)
+        and len(cell_axes.differing([earlier, later], _FOLLOW)) == 1
+    ]

@@ -1,0 +1,138 @@
+"""docs/results/claims.md, and the findings that README.md opens with: from the rebuilt evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from research.pages import findings
+from workflow_lib.cells import expand_study
+from workflow_lib.claims import measured, page
+from workflow_lib.claims.ledger import judge, project
+from workflow_lib.claims.projected import cells_of
+from workflow_lib.claims.verdicts import IN_WORDS, amount, measure_of
+from workflow_lib.config import ClaimTest
+from workflow_lib.report.cells import Row
+from workflow_lib.study import load_ledger, load_study
+from workflow_lib.words import counted
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = findings.DIRECTORY / "claims.md"
+README = CHECKOUT / "README.md"
+LEDGER = CHECKOUT / "config" / "claims.yaml"
+
+_NOTICE = (
+    "<!-- Made by `python -m docs.evidence --write` from config/claims.yaml and the archives in "
+    "evidence/. -->"
+)
+#: where README.md holds what is made here
+_BEGIN, _END = "<!-- findings: made by `python -m docs.evidence --write` -->", "<!-- /findings -->"
+#: the claims that the README tells of: one of ours with one test, and one that sets pairs beside
+#: each other
+_TOLD, _TOLD_OF_PAIRS = "T4", "R2"
+#: the pages of sweeps that have none of their own name
+_PAGES = {findings.LAYOUTS: findings.PAGE.name, findings.OVERLAP: findings.PAGE.name}
+
+
+def rows_of(rebuilt: Path) -> list[Row]:
+    """The rows of CLAIMS by every sweep of the rebuilt evidence."""
+    sweeps = sorted(rebuilt.glob("*/results/sweeps/*/cells.parquet"))
+    known = measured.read(path.parent for path in sweeps)
+    return list(judge(load_ledger(LEDGER), known))
+
+
+def claims_page(rows: Sequence[Row]) -> str:
+    """The ledger, with links to the pages of the sweeps that show the cells."""
+
+    def link(sweep: str, cell: str) -> str:
+        return _PAGES.get(sweep, f"{sweep}.md")
+
+    ledger = load_ledger(LEDGER)
+    planned = cells_of(expand_study(load_study(LEDGER.parent)).values())
+    return page.markdown(ledger, rows, link, _NOTICE, project(ledger, planned))
+
+
+def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
+    """README.md with its findings made anew. Raises ValueError where it has no place for them."""
+    text = README.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise ValueError(f"{README.name} has no lines {_BEGIN} and {_END}")
+    results = f"docs/results/{findings.PAGE.name}"
+    made = [
+        f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
+        f"differences support]({results}).",
+        *(
+            f"{number}. {said} [The runs behind it](docs/results/claims.md#{name.lower()})."
+            for number, name, said in (
+                (2, _TOLD, of_claim(rows, _TOLD)),
+                (3, _TOLD_OF_PAIRS, of_pairs(rows, _TOLD_OF_PAIRS)),
+            )
+        ),
+        "",
+        f"{_counts(rows)} [Each with its rule, its interval and its cells]"
+        "(docs/results/claims.md).",
+    ]
+    return f"{before}{begin}\n\n" + "\n".join(made) + f"\n\n{end}{after}"
+
+
+def of_claim(rows: Sequence[Row], name: str) -> str:
+    """What runs say of one of our claims, in a sentence. The range is that of all contrasts with
+    an interval."""
+    own = [row for row in rows if row["claim"] == name]
+    told = [row for row in own if row["wide_low"] is not None]
+    verdict = IN_WORDS[own[0]["claim_verdict"]]
+    if not told:
+        return f"“{own[0]['says']}” is our claim: {verdict}."
+    (test,) = _tests_of(name)
+    low = min(row["wide_low"] for row in told)
+    high = max(row["wide_high"] for row in told)
+    return (
+        f"“{own[0]['says']}” is our claim: {verdict} by {decided_by(told)}, "
+        f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}."
+    )
+
+
+def of_pairs(rows: Sequence[Row], name: str) -> str:
+    """What runs say of each part of a reviewers' question that sets two pairs beside each other."""
+    own = [row for row in rows if row["claim"] == name]
+    asked = f"“{own[0]['says']}” was asked by the study's reviewers: "
+    told = [row for row in own if row["coverage"] is not None]
+    if not told:
+        return f"{asked}{IN_WORDS[own[0]['claim_verdict']]}."
+    tests = _tests_of(name)
+    parts = [
+        f"{row['part']} {amount(tests[row['test'] - 1], row['estimate'])} "
+        f"({IN_WORDS[row['verdict']]})"
+        for row in told
+    ]
+    (kind,) = {measure_of(tests[row["test"] - 1]).heading for row in told}
+    return (
+        f"{asked}{IN_WORDS[own[0]['claim_verdict']]}. {kind}, what each changes in "
+        f"`{told[0]['model']}` over what it changes in `{told[0]['beside_model']}`: "
+        f"{', '.join(parts)}."
+    )
+
+
+def _tests_of(name: str) -> tuple[ClaimTest, ...]:
+    return next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
+
+
+def decided_by(told: Sequence[Row]) -> str:
+    """How many of a claim's contrasts have its verdict: "4 contrasts", or "6 of 8 contrasts"."""
+    agree = sum(row["verdict"] == row["claim_verdict"] for row in told)
+    of_all = counted(len(told), "contrast")
+    if sets := sum(row["gpu_sets"] or 0 for row in told):
+        of_all += f" over {counted(sets, 'set')} of GPUs"
+    return of_all if agree == len(told) else f"{agree} of {of_all}"
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    """How many claims of the study have which verdict."""
+    verdicts = Counter(
+        {row["claim"]: row["claim_verdict"] for row in rows if row["by"] == "study"}.values()
+    )
+    told = ", ".join(f"{verdicts[each]} {words}" for each, words in IN_WORDS.items())
+    return f"Of the study's {sum(verdicts.values())} claims, by these runs alone: {told}."

@@ -1,0 +1,109 @@
+"""``python -m research.projection``: validate projections, calibrate their intervals, and write
+what is shipped with them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from research.projection import calibration, own_validation, validation_page
+from research.projection.own_validation import validate_own
+from research.projection.ship import ship
+from research.projection.validation import Peer, validate
+from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.projection import part_times
+from workflow_lib.projection.__main__ import add_times, count, run
+from workflow_lib.projection.own_runs import SHIPPED, read_own
+from workflow_lib.words import counted
+
+
+@ends_quietly
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code, 1 after one message on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m research.projection", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_validate(commands)
+    _add_validate_own(commands)
+    _add_calibrate(commands)
+    shipping = commands.add_parser("ship", help="write the fit that the projection reads")
+    shipping.set_defaults(run=lambda _: ship())
+    return run(parser.parse_args(arguments))
+
+
+def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("validate", help="predict published runs from others")
+    parser.add_argument("rows", type=Path, help="a CSV file of published runs")
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    parser.add_argument(
+        "--calculon", type=Path, help="a checkout of Calculon, to be run on the same rows"
+    )
+    parser.add_argument(
+        "--calculon-python",
+        default=sys.executable,
+        help="a Python that has what Calculon imports (pandas, psutil)",
+    )
+    parser.add_argument(
+        "--also-fit",
+        type=Path,
+        metavar="FILE",
+        help="more published runs, which are fitted where the splits allow it and not judged",
+    )
+    parser.set_defaults(run=_validate)
+
+
+def _validate(chosen: argparse.Namespace) -> None:
+    peer = Peer(chosen.calculon, chosen.calculon_python) if chosen.calculon else None
+    validation = validate(chosen.rows, peer, chosen.also_fit)
+    page = validation_page.write_validation(validation, chosen.output)
+    print(validation_page.describe(validation))
+    print(f"\n{page}")
+
+
+def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "validate-own", help="predict runs of this workflow from those on fewer GPUs"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
+    )
+    add_times(parser)
+    parser.add_argument(
+        "--fit-gpus",
+        type=count,
+        metavar="N",
+        help="fit runs on at most N GPUs, and judge those on more; else as the split says: fit "
+        "those on 1 and 2, judge those on 4",
+    )
+    parser.set_defaults(run=_validate_own)
+
+
+def _validate_own(chosen: argparse.Namespace) -> None:
+    times = part_times.read_parts(chosen.parts)
+    print(own_validation.describe(validate_own(read_own(chosen.runs), chosen.fit_gpus, times)))
+
+
+def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "calibrate",
+        help="what intervals of each kind of question hold of groups that were left out",
+    )
+    parser.add_argument(
+        "--measure",
+        type=Path,
+        metavar="FILE",
+        help="predict all shipped rows anew, which takes minutes, and write their distances",
+    )
+    parser.set_defaults(run=_calibrate)
+
+
+def _calibrate(chosen: argparse.Namespace) -> None:
+    if chosen.measure:
+        print(f"{counted(calibration.write(chosen.measure), 'group')} in {chosen.measure}")
+    else:
+        print(calibration.describe())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

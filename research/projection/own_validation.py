@@ -1,0 +1,187 @@
+"""Judges the projection of this workflow's own runs: those on more GPUs, from those on few.
+
+The rules are those of the split "own" in ``data/splits.toml``. No judged run is fitted, neither its
+time nor its power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from research.projection.layouts import fits
+from research.projection.metrics import Coverage, Errors
+from research.projection.splits import read_splits
+from workflow_lib.memory import Fit
+from workflow_lib.projection.gpu_power import gpu_power, levels
+from workflow_lib.projection.kinds import LEVELS, Widths
+from workflow_lib.projection.own_runs import OwnRun
+from workflow_lib.projection.own_stack import OwnStack, own_stack
+from workflow_lib.projection.part_times import PartTime
+from workflow_lib.records import RecordError
+from workflow_lib.words import counted
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A predicted value of a run beside the measured one."""
+
+    measured: float
+    median: float
+    #: standard deviation of the prediction's logarithm
+    sd: float
+    widths: Widths
+
+    @property
+    def error(self) -> float:
+        """The signed error divided by the measured value."""
+        return self.median / self.measured - 1
+
+    def interval(self, level: float) -> tuple[float, float, float]:
+        """Lower end, median and upper end."""
+        low, high = self.widths.interval(self.median, self.sd, level)
+        return low, self.median, high
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run that was predicted from runs on fewer GPUs."""
+
+    run: OwnRun
+    time: Quantity
+    #: of a step, by the GPUs' sensors; None if the run has no power
+    energy: Quantity | None
+    #: whether its memory was predicted to be enough, as it was
+    fits: Fit
+
+
+@dataclass(frozen=True)
+class OwnValidation:
+    """Runs that were judged, and from what."""
+
+    fitted: int
+    fit_gpus_at_most: int
+    judged: tuple[JudgedRun, ...]
+    goal: dict[str, float]
+
+
+def validate_own(
+    runs: Sequence[OwnRun],
+    fit_gpus_at_most: int | None = None,
+    times: Sequence[PartTime] | None = None,
+) -> OwnValidation:
+    """Predict runs from those on at most so many GPUs. Judged are those on more, or without
+    ``fit_gpus_at_most`` those on the number of GPUs that the split says. ``times`` are of parts
+    alone, by default those of the shipped evidence: they are of no run.
+
+    Raises RecordError if there are none to fit or to judge, or if the fitted ones do not agree.
+    """
+    rules = next(split.rules for split in read_splits()[0] if split.kind == "own")
+    most = fit_gpus_at_most or rules["fit_gpus_at_most"]
+    fitted = [run for run in runs if run.layout.gpus <= most]
+    of_split = most if fit_gpus_at_most else rules["test_gpus"] - 1
+    judged = [
+        run
+        for run in runs
+        if run.layout.gpus > of_split
+        and (fit_gpus_at_most or run.layout.gpus == rules["test_gpus"])
+    ]
+    asked = f"on more than {most} GPUs" if fit_gpus_at_most else f"on {rules['test_gpus']} GPUs"
+    for found, where in ((fitted, f"on at most {counted(most, 'GPU')}"), (judged, asked)):
+        if not found:
+            raise RecordError(
+                f"of {counted(len(runs), 'cell')} none is {where}: measure some, or choose others "
+                "with --fit-gpus"
+            )
+    stack = own_stack(fitted, times)
+    stack.check()
+    return OwnValidation(len(fitted), most, tuple(_judged(judged, stack)), rules["goal"])
+
+
+def _judged(judged: Sequence[OwnRun], stack: OwnStack) -> list[JudgedRun]:
+    found = []
+    for run in judged:
+        layout = run.layout
+        (time,) = stack.predict([layout], run.platform)
+        power = gpu_power(layout, time, levels(stack.runs, layout.machine.gpu, shipped=()))
+        widths = stack.widths_of(layout, time)
+        both = math.hypot(time.sd, power.sd_w / power.power_w)
+        energy = run.power_per_gpu_w and Quantity(
+            run.power_per_gpu_w * layout.gpus * run.step_time_s,
+            power.power_w * layout.gpus * time.median_s,
+            both,
+            widths,
+        )
+        found.append(
+            JudgedRun(
+                run,
+                Quantity(run.step_time_s, time.median_s, time.sd, widths),
+                energy or None,
+                fits(layout),
+            )
+        )
+    return found
+
+
+def describe(done: OwnValidation) -> str:
+    """The errors and the coverage of intervals as text, and each run."""
+    rows = [
+        {
+            "cell": each.run.cell,
+            "GPUs": each.run.layout.gpus,
+            "s/step": f"{each.time.measured:.3f}",
+            "predicted, 90 %": _shown(each.time),
+            "error": f"{each.time.error:+.1%}",
+            "error of energy": f"{each.energy.error:+.1%}" if each.energy else "–",
+            "fits": f"{each.fits}, and ran",
+        }
+        for each in done.judged
+    ]
+    kinds = {
+        "step time": [each.time for each in done.judged],
+        "energy of the GPUs": [each.energy for each in done.judged if each.energy],
+    }
+    goals = {"step time": "mape", "energy of the GPUs": "energy_mape"}
+    sums = [_summed(name, of, done.goal[goals[name]]) for name, of in kinds.items() if of]
+    fits = Counter(each.fits for each in done.judged)
+    of_fit = f"{counted(done.fitted, 'cell')} on at most {counted(done.fit_gpus_at_most, 'GPU')}"
+    return "\n\n".join(
+        [
+            f"Fitted to {of_fit}, and to published runs; "
+            f"{counted(len(done.judged), 'cell')} judged.",
+            tabulate(sums, headers="keys", disable_numparse=True),
+            tabulate(rows, headers="keys", disable_numparse=True),
+            f"Memory: all ran; by the estimate {fits['yes']} fit, {fits['perhaps']} perhaps do, "
+            f"and {fits['no']} do not.",
+        ]
+    )
+
+
+def _shown(quantity: Quantity) -> str:
+    low, median, high = quantity.interval(0.9)
+    return f"{median:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _summed(name: str, quantities: Sequence[Quantity], goal: float) -> dict[str, Any]:
+    errors = Errors.of([each.error for each in quantities])
+    measured = [each.measured for each in quantities]
+    covers = {
+        f"{level * 100:.0f} % covers (mean width)": Coverage.of(
+            [each.interval(level) for each in quantities], measured
+        )
+        for level in LEVELS
+    }
+    return {
+        "": name,
+        "cells": errors.rows,
+        "MAPE": f"{errors.mape:.2%}",
+        "max": f"{errors.maximum:.2%}",
+        "median": f"{errors.signed_median:+.2%}",
+        **{title: f"{each.covered:.0%} ({each.width:.0%})" for title, each in covers.items()},
+        "goal": f"{goal:.0%}: {'reached' if errors.mape <= goal else 'not reached'}",
+    }

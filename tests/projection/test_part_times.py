@@ -1,0 +1,143 @@
+"""Times of parts alone: what is read, and the lines that are fitted or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.projection.made_up_times import EXCHANGE, SIZES, record, records
+from workflow_lib.projection import part_times
+from workflow_lib.projection.__main__ import main
+from workflow_lib.projection.part_times import PartTime, Rates, describe, fit_line, read_parts
+from workflow_lib.records import RecordError
+
+
+def written(path, of):
+    path.write_text("".join(json.dumps(each) + "\n" for each in of), encoding="utf-8")
+    return path
+
+
+def at(size, seconds):
+    return PartTime("H200", "all-gather", 2, size, seconds, seconds, seconds, 1)
+
+
+def test_a_record_is_read_with_its_median_and_its_spread(tmp_path):
+    one, other = records()[0], records()[-1]
+    found = read_parts(written(tmp_path / "parts.jsonl", [one, other]))
+
+    middle = 20e-6 + 2**20 / 300e9
+    assert found[0] == PartTime(
+        "H200", "all-reduce", 2, 2**20, middle, 0.9 * middle, 1.5 * middle, repeats=3
+    )
+    # Clipping and the step of each repeat together.
+    assert (found[1].part, found[1].ranks, found[1].repeats) == ("optimiser", 1, 2)
+    assert found[1].seconds == pytest.approx(50e-6 + 26 * 2**30 / 3e12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"gpu": "CPU"}, "the peaks of CPU are not known"),
+        ({"repeats_s": [0.1, 0.0]}, "0.0 is not a number above 0"),
+        ({"repeats_s": []}, "median"),
+        ({"received_bytes": "many"}, "could not convert"),
+        ({"collective": "broadcast"}, "the part is 'broadcast'"),
+        ({"ranks": None}, "TypeError"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_its_line(tmp_path, change, words):
+    path = written(tmp_path / "parts.jsonl", [records()[0], {**records()[0], **change}])
+    with pytest.raises(RecordError, match="line 2: is no record of research/parts") as refused:
+        read_parts(path)
+    assert words in str(refused.value)
+
+
+def test_only_the_shipped_file_may_be_absent(tmp_path, monkeypatch):
+    monkeypatch.setattr(part_times, "SHIPPED", tmp_path / "none.jsonl")
+    assert read_parts(tmp_path / "none.jsonl") == ()
+    with pytest.raises(FileNotFoundError):
+        read_parts(tmp_path / "other.jsonl")
+
+
+def test_a_line_is_found_with_intervals_that_hold_it():
+    latency_s, bytes_per_s = EXCHANGE
+    exact = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
+    line = fit_line(exact)
+    assert line.latency_s == pytest.approx(latency_s)
+    assert line.bytes_per_s == pytest.approx(bytes_per_s)
+    assert max(map(abs, line.residuals)) < 1e-9
+    assert line.seconds(3 * 2**20, 3) == pytest.approx(3 * (latency_s + 2**20 / bytes_per_s))
+
+    # 4 % up and down in turn: both intervals hold the truth, and neither is empty.
+    rough = fit_line(
+        [
+            dataclasses.replace(each, seconds=each.seconds * (1.04 if number % 2 else 0.96))
+            for number, each in enumerate(exact)
+        ]
+    )
+    for interval, true in (
+        (rough.latency_interval_s, latency_s),
+        (rough.bytes_per_s_interval, bytes_per_s),
+    ):
+        assert interval[0] < true < interval[1]
+        assert interval[1] - interval[0] < 0.5 * true
+    assert max(map(abs, rough.residuals)) == pytest.approx(0.04, rel=0.5)
+
+
+def test_no_latency_is_below_nothing():
+    # The smallest is faster than in proportion.
+    line = fit_line([at(1e6, 0.9e-5), at(1e7, 1e-4), at(1e8, 1e-3), at(1e9, 1e-2)])
+    assert line.latency_s == 0
+    assert line.bytes_per_s == pytest.approx(1e11, rel=0.05)
+    assert line.latency_interval_s[0] == 0
+
+
+def test_a_line_that_a_size_is_far_from_is_refused():
+    latency_s, bytes_per_s = EXCHANGE
+    times = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
+    times[3] = dataclasses.replace(times[3], seconds=3 * times[3].seconds)
+    with pytest.raises(RecordError, match=r"64 MiB took 2\.80 times what a line says"):
+        fit_line(times)
+    with pytest.raises(RecordError, match="3 sizes, and a line needs 4"):
+        fit_line([*times[:3], times[0]])
+    with pytest.raises(RecordError, match="times do not grow with sizes"):
+        fit_line([at(1e6, 4e-3), at(2e6, 3e-3), at(4e6, 2e-3), at(8e6, 1e-3)])
+
+
+def test_sizes_of_another_protocol_are_left_out_and_smaller_calls_have_no_rate():
+    latency_s, bytes_per_s = EXCHANGE
+    times = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
+    times[0] = dataclasses.replace(times[0], seconds=3 * times[0].seconds)
+    line = fit_line(times)
+    assert (line.least_bytes, len(line.residuals)) == (SIZES[1], 5)
+    assert line.latency_s == pytest.approx(latency_s)
+    rates = Rates(tuple(times))
+    assert rates.seconds("H200", "all-gather", 2, 2, 2 * SIZES[1]) is not None
+    assert rates.seconds("H200", "all-gather", 2, 2, 2 * SIZES[0]) is None
+
+
+def test_a_refused_line_has_no_rate_and_its_reason(tmp_path):
+    bad = [record("all-gather", size, 1e-3 if size == SIZES[2] else size / 3e11) for size in SIZES]
+    good = [record("all-gather", size, 1e-5 + size / 3e11, ranks=4) for size in SIZES]
+    rates = Rates(read_parts(written(tmp_path / "parts.jsonl", [*bad, *good])))
+    assert set(rates.lines) == {("H200", "all-gather", 4)}
+    assert rates.seconds("H200", "all-gather", 2, 1, 1e6) is None
+    assert rates.seconds("H100", "all-gather", 4, 1, 1e6) is None
+    assert rates.seconds("H200", "all-gather", 4, 2, 3e6) == pytest.approx(2e-5 + 1e-5)
+    assert "16 MiB took" in rates.refused["H200", "all-gather", 2]
+    said = describe(rates)
+    assert "Refused: all-gather of 2 on H200: 16 MiB took" in said
+    assert "10 (10 to 10)" in said
+
+
+def test_the_command_shows_lines(tmp_path, capsys):
+    path = written(tmp_path / "parts.jsonl", records())
+    assert main(["parts", str(path)]) == 0
+    said = capsys.readouterr().out
+    sends = next(line for line in said.splitlines() if "send/recv" in line)
+    cells = [cell.strip() for cell in sends.strip("|").split("|")]
+    assert cells[:-1] == ["send/recv", "H200", "2", "6", "all", "20 (20 to 20)", "300 (300 to 300)"]
+    assert cells[-1].lstrip("+-") == "0.0%"
+    assert "3000 (3000 to 3000)" in said

@@ -1,0 +1,35 @@
+"""Parts of a benchmark stand alone."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.measuring.parts import Log, run_parts
+from research.measuring.phase_heat import TwoExponentials
+
+
+def test_a_part_that_fails_is_told_and_the_next_one_runs(tmp_path, capsys):
+    log = Log(tmp_path / "figures.jsonl")
+
+    def fails():
+        raise RuntimeError("no such sensor")
+
+    parts = {
+        "first": fails,
+        "second": lambda: log.row("second", fit=TwoExponentials(1, 2, 0.5, 1, 0)),
+    }
+    code = run_parts(parts, ["first", "second"], log)
+
+    rows = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+    assert code == 1
+    assert [row["part"] for row in rows] == ["first", "second"]
+    assert rows[0]["error"] == "RuntimeError: no such sensor"
+    assert rows[1]["fit"]["slow_s"] == 2
+    assert "no such sensor" in capsys.readouterr().out
+    assert run_parts(parts, ["second"], log) == 0
+
+
+def test_a_table_is_aligned(capsys):
+    Log(None).table(("name", "W"), [("a", "700.0"), ("longer", "5")])
+
+    assert capsys.readouterr().out == "name        W\na       700.0\nlonger      5\n"

@@ -1,0 +1,267 @@
+"""A validation of made-up rows, from the file to the page."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from research.projection import calculon, node_power
+from research.projection.__main__ import main
+from research.projection.baselines import affine_law, bubble_law, constant_throughput
+from research.projection.layouts import assumed_chunks, usable
+from research.projection.reading import read_published
+from research.projection.splits import Fold, read_splits
+from research.projection.validation import not_judged, validate
+from research.projection.validation_page import describe, write_validation
+from tests.research.published_rows import runs_of, write_rows
+from workflow_lib.records import RecordError
+
+
+def affine_rows():
+    """GPT-3 on TP 4, PP 8, v 12 by the affine law: 0.1·(m + 7/12) + 0.3 s."""
+    for gpus in (64, 128, 256, 512):
+        m = 256 * 32 / gpus
+        yield {"gpus": gpus, "step_time_s": 0.1 * (m + 7 / 12) + 0.3}
+
+
+def of_rows(directory, *rows):
+    runs = runs_of(directory, *rows)
+    return runs, usable(runs, assumed_chunks(runs))[0]
+
+
+def test_two_rows_give_the_affine_law(tmp_path):
+    runs, layouts = of_rows(tmp_path, *affine_rows())
+    fold = Fold("", tuple(runs[:2]), tuple(runs[2:]))
+    found = affine_law(fold, layouts)
+    assert found == {run.line: pytest.approx(run.step_time_s, rel=1e-9) for run in runs[2:]}
+    # 64 GPUs take 0.1·(128 + 7/12) + 0.3 = 13.158 s; twice the GPUs half of it.
+    assert constant_throughput(fold, layouts)[runs[2].line] == pytest.approx(13.1583333 / 4)
+
+
+def test_a_twin_gives_the_whole_by_the_bubble(tmp_path):
+    cut = {"model": "Llama 3.1 405B", "notes": "a; layers=42", "pp": 3, "tp": 8, "virtual_pp": 7}
+    runs, layouts = of_rows(
+        tmp_path,
+        {**cut, "gpus": 24, "global_batch": 63, "step_time_s": 17.30},
+        {**cut, "gpus": 72, "global_batch": 63, "pp": 9, "notes": "a"},
+    )
+    fold = Fold("", tuple(runs[:1]), tuple(runs[1:]))
+    # (63 + 8/7) / (63 + 2/7) = 1.01354
+    assert bubble_law(fold, layouts) == {runs[1].line: pytest.approx(17.30 * 1.013544, rel=1e-5)}
+
+
+def test_what_a_held_out_row_took_has_no_part_in_its_prediction(tmp_path):
+    rows = list(affine_rows())
+    before = validate(write_rows(tmp_path / "a.csv", *rows))
+    rows[3]["step_time_s"] = 99.0
+    after = validate(write_rows(tmp_path / "b.csv", *rows))
+
+    def predicted(validation):
+        strong = validation["splits"]["strong"]
+        return [(each["median_s"], each["intervals_s"]) for each in strong["predictions"]]
+
+    assert predicted(before) == predicted(after)
+    assert len(predicted(before)) == 2
+
+
+def predictions(validation):
+    """By split and run: what is predicted, with its interval."""
+    return {
+        (name, each["run"]): (each["median_s"], each["intervals_s"])
+        for name, split in validation["splits"].items()
+        if split["kind"] != "power"
+        for each in split.get("predictions", ())
+    }
+
+
+def test_the_order_of_rows_changes_no_digit(tmp_path):
+    rows = [
+        {**row, **more, "step_time_s": row["step_time_s"] * factor}
+        for more, factor in (({}, 1), ({"notes": "a; org X"}, 1.1), ({"dtype": "FP8"}, 0.7))
+        for row in affine_rows()
+    ]
+    one = validate(write_rows(tmp_path / "a.csv", *rows))
+    other = validate(write_rows(tmp_path / "b.csv", *rows[::-2], *rows[::2]))
+    assert predictions(one) == predictions(other)
+    assert predictions(one)
+    assert one["splits"]["strong"]["baselines"] == other["splits"]["strong"]["baselines"]
+
+
+def test_every_row_that_is_not_judged_has_a_reason(tmp_path):
+    rows = write_rows(
+        tmp_path / "rows.csv",
+        *affine_rows(),
+        {"model": "A model of nobody"},
+        {"source": "A page", "model": "Llama 3 8B", "virtual_pp": 1, "step_time_s": ""},
+        {"gpus": "a few"},
+    )
+    validation = validate(rows)
+    told = {each["line"]: each["reason"] for each in validation["rows"]["not_judged"]}
+    judged = {
+        each["line"]
+        for name in ("weak", "strong", "model", "model-fp8", "site", "layout", "twin")
+        for each in validation["splits"][name].get("predictions", ())
+    }
+    assert sorted([*told, *judged]) == list(range(2, 9))
+    assert told[6] == "the model's dimensions are not known"
+    assert told[7] == "it states neither a step's time nor a throughput and the batch"
+    assert told[8].startswith("gpus is 'a few', expected a number above 0")
+    assert validation["splits"]["weak"]["not_run"] == "its rules choose none of the rows"
+
+
+def test_a_row_that_no_split_names_is_told_the_nearest_rule(tmp_path):
+    rows = write_rows(tmp_path / "rows.csv", {"source": "A page", "model": "Mine", "pp": ""})
+    (told,) = not_judged(read_published(rows)[0], [], read_splits()[0])
+    assert told.reason == (
+        "no split chooses it; strong, the nearest, does not because its source is 'A page'"
+    )
+
+
+def test_rows_that_are_only_fitted_are_not_judged_and_help(tmp_path):
+    known, new = list(affine_rows())[:2], list(affine_rows())[2:]
+    elsewhere = {**new[0], "notes": "a; org another"}
+    useless = [
+        {**known[0], "gpus": "a few"},
+        {**known[1], "notes": "b; org another", "step_time_s": "", "tokens_per_s_per_gpu": ""},
+        {**known[0], "notes": "c; org another", "model": "Unheard of"},
+    ]
+    others = write_rows(
+        *(tmp_path / "known.csv", *known, {**new[0], "step_time_s": 99.0}, elsewhere), *useless
+    )
+    rows = write_rows(tmp_path / "new.csv", *new)
+    assert "not_run" in validate(rows)["splits"]["strong"]
+    validation = validate(rows, also_fit=others)
+    # The row that is to be judged is not fitted, even if the other file has another time of it.
+    assert validation["rows"]["also_fitted"] == 3
+    told = {each["line"]: each["reason"] for each in validation["rows"]["not_fitted"]}
+    assert list(told) == [6, 7, 8]
+    assert told[6].startswith("gpus is 'a few'")
+    assert told[7] == "it states neither a step's time nor a throughput and the batch"
+    assert told[8] == "the model's dimensions are not known"
+    assert "of the other file not fitted because" in describe(validation)
+    assert "3 rows of the other file" in write_validation(validation, tmp_path / "o").read_text()
+    strong = validation["splits"]["strong"]
+    assert [each["line"] for each in strong["predictions"]] == [2, 3]
+    both = validate(write_rows(tmp_path / "both.csv", *known, elsewhere, *new))
+    assert both["splits"]["strong"]["predictions"][0]["median_s"] == pytest.approx(
+        strong["predictions"][0]["median_s"], rel=1e-12
+    )
+
+
+def test_the_command_writes_a_file_and_a_page(tmp_path, capsys):
+    rows = write_rows(tmp_path / "rows.csv", *affine_rows())
+    assert main(["validate", str(rows), "--output", str(tmp_path / "out")]) == 0
+    validation = json.loads((tmp_path / "out" / "validation.json").read_text())
+    strong = validation["splits"]["strong"]
+    assert strong["errors"]["rows"] == 2
+    assert strong["baselines"]["affine"]["errors"]["mape"] == pytest.approx(0, abs=1e-9)
+    assert validation["splits"]["own"]["not_run"]
+    page = (tmp_path / "out" / "validation.html").read_text()
+    assert validation["splits_sha256"] in page
+    printed = capsys.readouterr().out
+    assert "two-row affine law" in printed
+    assert "not run: no row" not in printed
+
+
+def test_a_file_with_other_columns_is_refused(tmp_path, capsys):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\n1,2\n")
+    assert main(["validate", str(path), "--output", str(tmp_path)]) == 1
+    assert "has no column 'source'" in capsys.readouterr().err
+
+
+def test_a_published_layout_fits_or_does_not(tmp_path):
+    validation = validate(
+        write_rows(
+            tmp_path / "rows.csv",
+            {"recompute": "full"},
+            # All of 175 billion parameters on 4 GPUs: 18 bytes each are 788 GB a GPU.
+            {"gpus": 4, "pp": 1, "virtual_pp": "", "step_time_s": "", "notes": "x; OOM"},
+        )
+    )
+    assert validation["splits"]["memory"]["confusion"] == {
+        "yes_ran": 0,
+        "yes_out_of_memory": 0,
+        "perhaps_ran": 1,
+        "perhaps_out_of_memory": 0,
+        "no_ran": 0,
+        "no_out_of_memory": 1,
+    }
+
+
+def test_rows_that_say_too_little_or_nonsense_are_named(tmp_path):
+    runs, layouts = of_rows(
+        tmp_path,
+        {"recompute": "some of it"},
+        {"gpus": 8192, "global_batch": 64},
+        {"tp": ""},
+        {"gpus": 48, "dp": 2},
+        {"model": "A model of nobody"},
+        {},
+    )
+    _, unusable = usable(runs, assumed_chunks(runs))
+    assert [each.reason for each in unusable] == [
+        "its recomputation is 'some of it', none of none, selective, full",
+        "its 256 replicas have 0.25 micro-batches each",
+        "its layout is not stated",
+        "tp × cp × pp = 32 does not divide its 48 GPUs",
+        "the model's dimensions are not known",
+    ]
+    assert list(layouts) == [7]
+
+
+def test_calculon_runs_in_its_own_checkout(tmp_path):
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "systems" / "h100_80g_nvl8.json").write_text('{"mem1": {"GiB": 80}}')
+    (tmp_path / "calculon").mkdir()
+    (tmp_path / "calculon" / "__init__.py").touch()
+    (tmp_path / "calculon" / "llm.py").write_text(
+        """
+class System(dict):
+    pass
+
+class Llm:
+    class Error(Exception):
+        pass
+    class Execution:
+        from_json = staticmethod(dict)
+    Application = dict
+    def __init__(self, application, logger):
+        self.hidden = application["hidden"]
+    def compile(self, system, execution):
+        assert system["mem1"]["GiB"] > 80
+        self.procs = execution["num_procs"]
+    def run(self, system):
+        pass
+    def get_total_time(self):
+        return self.hidden / self.procs
+"""
+    )
+    _, layouts = of_rows(
+        tmp_path, {}, {"model": "Llama 3.1 70B", "virtual_pp": 5}, {"dtype": "FP8"}
+    )
+    # Llama's gated layers are none of Calculon's: 12 288 columns over 64 GPUs, twice.
+    assert calculon.times(layouts, tmp_path) == {2: 192.0, 4: 192.0}
+
+
+def test_a_checkout_that_does_not_run_is_named(tmp_path):
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "systems" / "h100_80g_nvl8.json").write_text('{"mem1": {"GiB": 80}}')
+    _, layouts = of_rows(tmp_path, {})
+    with pytest.raises(RecordError, match=r"does not run with .*No module named 'calculon'"):
+        calculon.times(layouts, tmp_path, sys.executable)
+
+
+def test_node_power_falls_with_throughput_to_a_floor():
+    # 2 880 W, and half of the 4 278 W above it.
+    assert node_power.node_power(7158, 0.5).power_w == pytest.approx(2880 + 2139)
+    assert node_power.node_power(7158, 1.0).power_w == 7158
+
+
+def test_shipped_power_adds_up_to_shipped_energy():
+    # Each is the middle of a range over runs, of which those of energy are 2 % wide.
+    for row in node_power.read_power():
+        energy_kwh = row.node_power_w * row.nodes * row.duration_s / 3.6e6
+        assert energy_kwh == pytest.approx(row.energy_kwh, rel=0.025), row
