@@ -205,7 +205,6 @@ __all__ = [
     "damaged",
     "end_of_file",
     "group_members",
-    "held",
     "identity",
     "inapplicable",
     "job_id",
