@@ -19,6 +19,7 @@ from workflow_lib.__main__ import COMMANDS as TRIPTYCH
 from workflow_lib.archive.rebuild import Rebuilt, described
 from workflow_lib.cells import expand_study
 from workflow_lib.records import TABLES, Outcome, RunPaths
+from workflow_lib.records.paths import File
 from workflow_lib.study import load_study
 
 ROOT = Path(__file__).parents[1]
@@ -333,7 +334,7 @@ def test_every_file_of_a_run_is_listed():
     named = [
         path.name
         for attribute, value in vars(RunPaths).items()
-        if isinstance(value, property) and (path := getattr(paths, attribute)).suffix
+        if isinstance(value, File) and (path := getattr(paths, attribute)).suffix
     ]
     named += ["rank<n>.json", "rank<n>.csv", "<node>.csv", "<node>-host.csv", "<node>-end.json"]
     assert len(named) > 10

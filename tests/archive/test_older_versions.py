@@ -18,7 +18,7 @@ from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.rebuild import Rebuilt, rebuild
 from workflow_lib.records import Cell, RecordError, SweepPaths, read_record, write_json
 from workflow_lib.records.cell_axes import CELL_FORMAT
-from workflow_lib.records.formats import ARCHIVE_FORMAT
+from workflow_lib.records.files import ARCHIVE_FORMAT
 
 #: the demo as version 0.1 ran and packed it, on a CPU with simulated GPUs
 ARCHIVE = Path(__file__).parent / "data" / "demo-0.1.zip"

@@ -28,7 +28,7 @@ from workflow_lib.archive.bag import (
     ArchiveError,
 )
 from workflow_lib.records import bounds, open_file, shown
-from workflow_lib.records.formats import ARCHIVE_FORMAT, newer
+from workflow_lib.records.files import ARCHIVE_FORMAT, newer
 from workflow_lib.words import counted
 
 #: how many problems one message lists at most

@@ -41,7 +41,7 @@ IN_WORDS: Mapping[Verdict, str] = {
 }
 
 #: the slowdown of sampling as a measure; overhead.parquet holds it
-_SLOWDOWN = Measure("slowdown", "", "what sampling costs", "Slowdown", ("%", 100.0))
+_SLOWDOWN = Measure("slowdown", "Slowdown", "what sampling costs", people=("%", 100.0))
 
 
 def of_contrast(test: ClaimTest, row: Mapping[str, Any]) -> tuple[Verdict, str]:

@@ -44,7 +44,7 @@ from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.clocks import ClockReading, NodeClock
 from workflow_lib.records.columns import STEPS, Column
 from workflow_lib.records.comparison_table import COMPARISON
-from workflow_lib.records.degrees import Degrees, Schedule
+from workflow_lib.records.degrees import Coordinates, Degrees, Schedule, coordinates, group_members
 from workflow_lib.records.files import (
     read_if_there,
     read_json,
@@ -74,7 +74,6 @@ from workflow_lib.records.outcomes import (
     TelemetryEnd,
     TelemetryStart,
 )
-from workflow_lib.records.owners import may, owner_in_the_way, user_name
 from workflow_lib.records.paths import (
     ComparisonPaths,
     RunPaths,
@@ -86,10 +85,8 @@ from workflow_lib.records.paths import (
     rank_number,
 )
 from workflow_lib.records.placement_tables import SLOTS
-from workflow_lib.records.precisions import SUMS, Precisions, precisions_of
-from workflow_lib.records.ranks import Coordinates, coordinates, group_members
 from workflow_lib.records.reading import RecordError, end_of_file, open_file, read_bytes, shown
-from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
+from workflow_lib.records.run_tables import KERNELS, SERIES, SERIES_POINTS, STEP_TIMES, TRACES
 from workflow_lib.records.tables import (
     CELLS,
     GPUS,
@@ -109,16 +106,18 @@ from workflow_lib.records.telemetry_columns import (
     POWER_SAMPLES,
     SAMPLER_BLOCKS,
 )
-from workflow_lib.records.trace_tables import KERNELS, TRACES
 from workflow_lib.records.training import (
+    SUMS,
     Backend,
     Precision,
+    Precisions,
     Recomputation,
     Routing,
     Training,
     Workload,
+    precisions_of,
 )
-from workflow_lib.records.whole_files import said, whole_file
+from workflow_lib.records.whole_files import may, owner_in_the_way, said, user_name, whole_file
 
 __all__ = [
     "CELLS",
@@ -205,7 +204,6 @@ __all__ = [
     "damaged",
     "end_of_file",
     "group_members",
-    "held",
     "identity",
     "inapplicable",
     "job_id",

@@ -204,7 +204,7 @@ class Cell:
             "place",
         ),
     ]
-    #: of the record itself: see :mod:`workflow_lib.records.formats`
+    #: of the record itself: see :mod:`workflow_lib.records.files`
     format: int = 1
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from workflow_lib.records.paths import File, NodeFile
+
 
 @dataclass(frozen=True)
 class CheckPaths:
@@ -15,16 +17,9 @@ class CheckPaths:
 
     directory: Path
 
-    @property
-    def result(self) -> Path:
-        return self.directory / "check.json"
-
-    @property
-    def nodes(self) -> Path:
-        return self.directory / "nodes"
-
-    def node(self, node: str) -> Path:
-        return self.nodes / f"{node}.json"
+    result = File("check.json")
+    nodes = File("nodes")
+    node = NodeFile("nodes/{}.json")
 
 
 @dataclass(frozen=True)

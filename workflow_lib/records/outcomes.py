@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workflow_lib.records.precisions import Precisions
+from workflow_lib.records.training import Precisions
 
 
 class Outcome(enum.StrEnum):

@@ -8,8 +8,45 @@ import os
 import socket
 import sys
 import zipimport
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+
+class _Named(Protocol):
+    @property
+    def directory(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class File:
+    """A file or directory below the directory of a run, sweep or comparison."""
+
+    name: str
+
+    def __get__(self, paths: _Named, owner: type) -> Path:
+        return paths.directory / self.name
+
+
+@dataclass(frozen=True)
+class NodeFile:
+    """A file for each node; ``{}`` stands for the node's name."""
+
+    name: str
+
+    def __get__(self, paths: _Named, owner: type) -> Callable[[str], Path]:
+        return lambda node: paths.directory / self.name.format(node)
+
+
+@dataclass(frozen=True)
+class RankFile:
+    """A file for each rank; ``{}`` stands for the rank's number."""
+
+    name: str
+
+    def __get__(self, paths: _Named, owner: type) -> Callable[[int], Path]:
+        return lambda rank: paths.directory / self.name.format(rank)
 
 
 @dataclass(frozen=True)
@@ -18,87 +55,76 @@ class RunPaths:
 
     directory: Path
 
-    @property
-    def cell(self) -> Path:
-        return self.directory / "cell.json"
+    cell = File("cell.json")
+    cell_checksum = File(".cell.sha256")  # of cell.json as it was rendered
+    script = File("job.sh")
+    job = File("job.json")
+    submission = File("submission.json")
+    order = File("order.json")
+    environment = File("environment.json")
+    ended = File("ended.json")
+    stopped = File("stopped.json")  # only if the job stopped training early
+    suspended = File("suspended.json")  # only if the job was suspended while it trained
+    outcome = File("outcome.json")
+    failure = File("failure.json")
+    #: made by the reduction of a measured run: its measures, steps, and GPUs over time
+    summary = File("summary.json")
+    step_times = File("steps.parquet")
+    series = File("series.parquet")
+    reduced_checksums = File(".reduced.sha256")
+    attempts = File("attempts")
+    lock = File(".lock")  # held by the process that waits for the run
 
-    @property
-    def cell_checksum(self) -> Path:
-        """The checksum of ``cell.json`` as it was rendered."""
-        return self.directory / ".cell.sha256"
+    logs = File("logs")
+    training_log = File("logs/training.log")  # of the ranks and their launcher
 
-    @property
-    def script(self) -> Path:
-        return self.directory / "job.sh"
+    steps = File("steps")
+    rank = RankFile("steps/rank{}.json")
+    rank_steps = RankFile("steps/rank{}.csv")
+    link_count = RankFile("steps/links-rank{}.json")
+    clock = NodeFile("steps/clock-{}.json")  # only in runs of several nodes
+    errors = File("errors")
+    rank_error = RankFile("errors/rank{}.json")
+    exits = File("exits")
+    rank_exit = RankFile("exits/rank{}.json")
 
-    @property
-    def job(self) -> Path:
-        return self.directory / "job.json"
+    #: only in a profiled run; the two tables are made from the traces
+    traces = File("traces")
+    trace = RankFile("traces/rank{}.json.gz")
+    kernels = File("traces/kernels.parquet")
+    trace_times = File("traces/traces.parquet")
+    trace_checksums = File("traces/.tables.sha256")
 
-    @property
-    def submission(self) -> Path:
-        return self.directory / "submission.json"
+    #: these exist only if the cell asks for a cool-down, or for limits of GPUs. Of a node's limits,
+    #: ".ready" exists once they are in force, and ".failed" if setting or holding them failed
+    cool_down = File("cool-down.json")
+    gpu_limits = File("gpu-limits")
+    node_limits = NodeFile("gpu-limits/{}.json")
+    limits_ready = NodeFile("gpu-limits/{}.ready")
+    limits_failed = NodeFile("gpu-limits/{}.failed")
 
-    @property
-    def order(self) -> Path:
-        return self.directory / "order.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.directory / "environment.json"
-
-    @property
-    def ended(self) -> Path:
-        return self.directory / "ended.json"
-
-    @property
-    def stopped(self) -> Path:
-        """Why the job stopped training early; exists only if it did."""
-        return self.directory / "stopped.json"
-
-    @property
-    def suspended(self) -> Path:
-        """For how long the job was suspended while it trained; exists only if it was."""
-        return self.directory / "suspended.json"
-
-    @property
-    def outcome(self) -> Path:
-        return self.directory / "outcome.json"
-
-    @property
-    def failure(self) -> Path:
-        return self.directory / "failure.json"
-
-    @property
-    def summary(self) -> Path:
-        return self.directory / "summary.json"
-
-    @property
-    def step_times(self) -> Path:
-        """The table of the run's steps; made with the summary."""
-        return self.directory / "steps.parquet"
-
-    @property
-    def series(self) -> Path:
-        """The table of the run's GPUs over time; made with the summary."""
-        return self.directory / "series.parquet"
+    telemetry = File("telemetry")
+    gpu_samples = NodeFile("telemetry/{}.csv")
+    gpu_counters = NodeFile("telemetry/{}-counters.csv")
+    power_samples = NodeFile("telemetry/{}-power.csv")
+    gpu_events = NodeFile("telemetry/{}-events.csv")
+    sampler_blocks = NodeFile("telemetry/{}-blocks.csv")  # only if sampling rates alternate
+    host_samples = NodeFile("telemetry/{}-host.csv")
+    telemetry_start = NodeFile("telemetry/{}.json")
+    telemetry_end = NodeFile("telemetry/{}-end.json")
+    telemetry_stop = File("telemetry/stop")  # asks every sampler to end
+    telemetry_ready = NodeFile("telemetry/{}.ready")  # once its first samples are on disk
+    telemetry_failed = NodeFile("telemetry/{}.failed")  # if its sampler ended with an error
+    #: locked by the node's sampler while it runs; holds its process id
+    telemetry_lock = NodeFile("telemetry/{}.lock")
 
     def reduced(self) -> tuple[Path, ...]:
         """The files that the reduction of a measured run writes."""
         return self.step_times, self.series, self.summary
 
-    @property
-    def reduced_checksums(self) -> Path:
-        return self.directory / ".reduced.sha256"
-
-    @property
-    def logs(self) -> Path:
-        return self.directory / "logs"
-
-    @property
-    def training_log(self) -> Path:
-        """What the ranks and their launcher printed."""
-        return self.logs / "training.log"
+    def of_job(self) -> tuple[Path, ...]:
+        """The directories that a job writes to, besides its logs."""
+        return self.steps, self.errors, self.exits, self.telemetry, self.gpu_limits, self.traces
 
     def job_log(self, job: str | None) -> Path:
         """What the script of a job printed: Slurm's file or, for a job of this machine,
@@ -106,142 +132,6 @@ class RunPaths:
         """
         of_this_machine = self.logs / f"{job}_0_log.out"
         return of_this_machine if of_this_machine.exists() else self.logs / f"slurm-{job}.log"
-
-    @property
-    def steps(self) -> Path:
-        return self.directory / "steps"
-
-    @property
-    def errors(self) -> Path:
-        return self.directory / "errors"
-
-    @property
-    def exits(self) -> Path:
-        return self.directory / "exits"
-
-    @property
-    def telemetry(self) -> Path:
-        return self.directory / "telemetry"
-
-    def of_job(self) -> tuple[Path, ...]:
-        """The directories that a job writes to, besides its logs."""
-        return self.steps, self.errors, self.exits, self.telemetry, self.gpu_limits, self.traces
-
-    @property
-    def traces(self) -> Path:
-        """The directory of traces; exists only in a profiled run."""
-        return self.directory / "traces"
-
-    @property
-    def kernels(self) -> Path:
-        """Kernels by class; made from the traces."""
-        return self.traces / "kernels.parquet"
-
-    @property
-    def trace_times(self) -> Path:
-        """How each rank's time divides; made from the traces."""
-        return self.traces / "traces.parquet"
-
-    @property
-    def trace_checksums(self) -> Path:
-        """The checksums of the two tables."""
-        return self.traces / ".tables.sha256"
-
-    @property
-    def attempts(self) -> Path:
-        return self.directory / "attempts"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the process that waits for the run."""
-        return self.directory / ".lock"
-
-    @property
-    def cool_down(self) -> Path:
-        """How long the job waited for cool GPUs; exists only if the cell asks for that."""
-        return self.directory / "cool-down.json"
-
-    @property
-    def gpu_limits(self) -> Path:
-        """The limits that the job set on GPUs, a record a node; exists only if the cell asks for
-        limits.
-        """
-        return self.directory / "gpu-limits"
-
-    def node_limits(self, node: str) -> Path:
-        return self.gpu_limits / f"{node}.json"
-
-    def limits_ready(self, node: str) -> Path:
-        """A file that exists once the limits of the node's GPUs are in force."""
-        return self.gpu_limits / f"{node}.ready"
-
-    def limits_failed(self, node: str) -> Path:
-        """A file that exists if setting or holding them failed."""
-        return self.gpu_limits / f"{node}.failed"
-
-    @property
-    def telemetry_stop(self) -> Path:
-        """A file that asks every sampler to end."""
-        return self.telemetry / "stop"
-
-    def rank(self, rank: int) -> Path:
-        return self.steps / f"rank{rank}.json"
-
-    def rank_steps(self, rank: int) -> Path:
-        return self.steps / f"rank{rank}.csv"
-
-    def link_count(self, rank: int) -> Path:
-        return self.steps / f"links-rank{rank}.json"
-
-    def clock(self, node: str) -> Path:
-        """The node's clock; exists only in runs of several nodes."""
-        return self.steps / f"clock-{node}.json"
-
-    def trace(self, rank: int) -> Path:
-        return self.traces / f"rank{rank}.json.gz"
-
-    def rank_error(self, rank: int) -> Path:
-        return self.errors / f"rank{rank}.json"
-
-    def rank_exit(self, rank: int) -> Path:
-        return self.exits / f"rank{rank}.json"
-
-    def gpu_samples(self, node: str) -> Path:
-        return self.telemetry / f"{node}.csv"
-
-    def gpu_counters(self, node: str) -> Path:
-        return self.telemetry / f"{node}-counters.csv"
-
-    def power_samples(self, node: str) -> Path:
-        return self.telemetry / f"{node}-power.csv"
-
-    def gpu_events(self, node: str) -> Path:
-        return self.telemetry / f"{node}-events.csv"
-
-    def sampler_blocks(self, node: str) -> Path:
-        """The costs of sampling blocks; exists only if sampling rates alternate."""
-        return self.telemetry / f"{node}-blocks.csv"
-
-    def host_samples(self, node: str) -> Path:
-        return self.telemetry / f"{node}-host.csv"
-
-    def telemetry_start(self, node: str) -> Path:
-        return self.telemetry / f"{node}.json"
-
-    def telemetry_end(self, node: str) -> Path:
-        return self.telemetry / f"{node}-end.json"
-
-    def telemetry_ready(self, node: str) -> Path:
-        """A file that exists once the node's first samples are on disk."""
-        return self.telemetry / f"{node}.ready"
-
-    def telemetry_failed(self, node: str) -> Path:
-        """A file that exists if the node's sampler ended with an error."""
-        return self.telemetry / f"{node}.failed"
-
-    def telemetry_lock(self, node: str) -> Path:
-        """Locked by the node's sampler while it runs; holds its process id."""
-        return self.telemetry / f"{node}.lock"
 
     def sampled_nodes(self) -> list[str]:
         """Names of the nodes whose sampler started, sorted."""
@@ -255,41 +145,21 @@ class SweepPaths:
 
     directory: Path
 
-    @property
-    def plan(self) -> Path:
-        """The cells of the sweep with their estimated costs, and why some cannot run."""
-        return self.directory / "plan.parquet"
+    plan = File("plan.parquet")
+    plan_checksum = File(".plan.sha256")
+    table_checksums = File(".tables.sha256")
+    figures = File("figures")  # one file for each figure and format
+    report = File("report.html")
+    report_checksum = File(".report.sha256")
 
     def table(self, name: str) -> Path:
         """The table of this name in TABLES."""
         return self.directory / f"{name}.parquet"
 
-    @property
-    def figures(self) -> Path:
-        """A directory with one file for each figure and format."""
-        return self.directory / "figures"
-
-    @property
-    def report(self) -> Path:
-        """The sweep's page, with all its tables and figures."""
-        return self.directory / "report.html"
-
-    @property
-    def plan_checksum(self) -> Path:
-        return self.directory / ".plan.sha256"
-
-    @property
-    def table_checksums(self) -> Path:
-        return self.directory / ".tables.sha256"
-
     @staticmethod
     def figure_checksums(figures: Path) -> Path:
         """The checksums of the figures, in the directory of the figures."""
         return figures / ".figures.sha256"
-
-    @property
-    def report_checksum(self) -> Path:
-        return self.directory / ".report.sha256"
 
 
 @dataclass(frozen=True)
@@ -298,22 +168,10 @@ class ComparisonPaths:
 
     directory: Path
 
-    @property
-    def table(self) -> Path:
-        return self.directory / "comparison.parquet"
-
-    @property
-    def figures(self) -> Path:
-        return self.directory / "figures"
-
-    @property
-    def page(self) -> Path:
-        return self.directory / "comparison.html"
-
-    @property
-    def checksums(self) -> Path:
-        """The checksums of the table, the figures and the page."""
-        return self.directory / ".comparison.sha256"
+    table = File("comparison.parquet")
+    figures = File("figures")
+    page = File("comparison.html")
+    checksums = File(".comparison.sha256")  # of the table, the figures and the page
 
 
 def node_name() -> str:

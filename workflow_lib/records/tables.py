@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from workflow_lib.records.cell_axes import IDENTITY
 from workflow_lib.records.columns import Column, columns
 from workflow_lib.records.measures import ESTIMATES, MEASURES, PROFILED, at_level
-from workflow_lib.records.sweep_tables import SERIES, STEP_TIMES
-from workflow_lib.records.trace_tables import KERNELS, TRACES
+from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
 
 _RUN = (
     ("cell", str, "", "the cell's id"),
     ("run", int, "", "which repeat, from 1"),
 )
-_REASONS = columns(("missing_reasons", str, "", "JSON: column → why it is null"))
+_REASON = ("missing_reasons", str, "", "JSON: column → why it is null")
+_REASONS = columns(_REASON)
 
 
 def _predicted(name: str, what: str) -> tuple[tuple[str, type, str, str], ...]:
@@ -211,7 +211,7 @@ UNUSED_GPUS = columns(
     ("power_limit_w", float, "W", "enforced power limit when sampling began"),
     ("gpu_utilisation_share", float, "", "share of time with a kernel of another job running"),
     ("gpu_memory_used_peak_bytes", float, "B", "device memory in use, highest reading"),
-    ("missing_reasons", str, "", "JSON: column → why it is null"),
+    _REASON,
 )
 
 #: nodes.parquet: one row a node and run, over the measured steps
@@ -249,7 +249,7 @@ OVERHEAD = columns(
     ("sampler_memory_bytes", float, "B", "the largest sampler's resident memory"),
     ("achieved_rate_hz", float, "Hz", "ticks sampled over time"),
     ("late_share", float, "", "ticks over half a period late or missed, of all that were due"),
-    ("missing_reasons", str, "", "JSON: column → why it is null"),
+    _REASON,
 )
 
 #: cells.parquet: one row a cell of the plan, infeasible ones included

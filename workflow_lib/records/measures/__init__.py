@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from workflow_lib.records.measures import heat, power, time, use, watching
-from workflow_lib.records.measures.cells import ESTIMATES, PROFILED
+from workflow_lib.records.measures import performance, power
 from workflow_lib.records.measures.measure import Contrast, File, Level, Measure, Place, Reading
 
 __all__ = [
@@ -40,15 +39,27 @@ __all__ = [
 #: name → measure, in the order of tables and pages. The reduction of a run computes each of them,
 #: or gives null with a reason in missing_reasons
 MEASURES: Mapping[str, Measure] = {
-    each.name: each for part in (time, power, heat, use, watching) for each in part.MEASURES
+    measure.name: measure
+    for measure in (
+        *performance.TIMES,
+        *power.POWER,
+        *power.HEAT,
+        *performance.USE,
+        *performance.SAMPLING,
+    )
 }
+#: name → value of a cell that does not come from its measured runs
+PROFILED: Mapping[str, Measure] = {measure.name: measure for measure in performance.PROFILED}
+ESTIMATES: Mapping[str, Measure] = {measure.name: measure for measure in performance.ESTIMATES}
 
 #: columns of a sampler's files that do not become a measure of a run → why
 NOT_MEASURES: Mapping[tuple[File, str], str] = {
     ("gpu", "lateness_s"): "about the sampler: the validity of telemetry depends on it",
-    ("gpu", "read_cost_s"): "about the sampler: docs/results lists the cost of each reading",
     ("counters", "energy_age_s"): "tells when energy_j was new: energy_j depends on it",
-    ("counters", "read_cost_s"): "about the sampler: docs/results lists the cost of each reading",
+    **dict.fromkeys(
+        [("gpu", "read_cost_s"), ("counters", "read_cost_s")],
+        "about the sampler: docs/results lists the cost of each reading",
+    ),
     **dict.fromkeys(
         [("counters", "gpu_link_received_bytes"), ("counters", "gpu_link_sent_bytes")],
         "ranks count whole steps: steps/links-rank<n>.json",
@@ -62,19 +73,23 @@ NOT_MEASURES: Mapping[tuple[File, str], str] = {
 
 def shown_in(place: Place) -> tuple[Measure, ...]:
     """The measures that a place shows, in order."""
-    return tuple(each for each in MEASURES.values() if place in each.places)
+    return tuple(measure for measure in MEASURES.values() if place in measure.places)
 
 
 def at_level(level: Level) -> tuple[Measure, ...]:
     """The measures that each GPU, or each node, has a value of."""
-    return tuple(each for each in MEASURES.values() if each.level == level)
+    return tuple(measure for measure in MEASURES.values() if measure.level == level)
 
 
 def read_from(*files: File) -> tuple[Measure, ...]:
     """The measures whose readings come from these files of a sampler."""
-    return tuple(each for each in MEASURES.values() if each.reading and each.reading.file in files)
+    return tuple(
+        measure
+        for measure in MEASURES.values()
+        if measure.reading and measure.reading.file in files
+    )
 
 
 def inapplicable(workload: str) -> Collection[str]:
     """The names of measures that do not apply to a workload, and are null in all of its runs."""
-    return frozenset(each.name for each in MEASURES.values() if not each.applies(workload))
+    return frozenset(measure.name for measure in MEASURES.values() if not measure.applies(workload))

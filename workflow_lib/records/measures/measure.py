@@ -1,9 +1,10 @@
-"""The type of a measure, and constants that many measures share."""
+"""The type of a measure, its kinds, and constants that many measures share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from workflow_lib.records.columns import Column, SampledColumn, sampled
@@ -60,11 +61,11 @@ class Measure:
     """One measure of a run, of a GPU or of a node, or one estimate of the plan."""
 
     name: str
-    #: the unit in tables
-    unit: str
-    description: str
     #: its name on pages
     heading: str
+    description: str
+    #: the unit in tables
+    unit: str = ""
     #: the unit on pages, and the factor from the stored unit to it; null if the units are the same
     people: tuple[str, float] | None = None
     type: type = float
@@ -134,6 +135,19 @@ PERCENT_OF_TIME = ("% of time", 100.0)
 RATE, RATE_PER_GPU = ("tokens/s", 1.0), ("tokens/s/GPU", 1.0)
 J_PER_TOKEN = ("J/token", 1.0)
 KILOJOULES, GIGABYTES, MILLISECONDS = ("kJ", 1e-3), ("GB", 1e-9), ("ms", 1e3)
+
+# Kinds of measures: what most measures of a unit have in common.
+count = partial(Measure, type=int)
+seconds = partial(Measure, unit="s")
+rate = partial(Measure, unit="1/s", people=RATE_PER_GPU, better="most")
+share = partial(Measure, people=PERCENT)
+share_of_time = partial(Measure, people=PERCENT_OF_TIME)
+efficiency = partial(Measure, better="most", sensor="power", gain=-1)
+power = partial(Measure, unit="W", sensor="power", gain=1)
+energy = partial(Measure, unit="J", people=KILOJOULES, sensor="power", gain=1)
+temperature = partial(Measure, unit="°C", sensor="temperature", from_zero=False)
+clock = partial(Measure, unit="MHz", sensor="clock", from_zero=False)
+memory = partial(Measure, unit="B", people=GIGABYTES, sensor="memory")
 
 
 def faster(doing: str) -> Contrast:
