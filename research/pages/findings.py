@@ -7,7 +7,7 @@ from pathlib import Path
 
 from research.pages import parts
 from workflow_lib.comparison.sides import Side, read_sides
-from workflow_lib.comparison.verdicts import told
+from workflow_lib.comparison.verdicts import is_told_apart
 from workflow_lib.records import SweepPaths
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.numbers import significant
@@ -58,7 +58,7 @@ def headline(rebuilt: Path) -> str:
         for r in parts.contrasts([(first, second)], layouts)
         if r["measure"] == "tokens_per_s_per_gpu"
     )
-    if not told(row):
+    if not is_told_apart(row):
         raise ValueError(f"the fastest layout is not told apart: {row['in_words']}")
     return (
         f"On {first['gpus']} {first['gpu_name']} of one host, {first['completed']} runs each, "

@@ -11,11 +11,9 @@ from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import MEASURES
 from workflow_lib.records.labels import labels, left_out
-from workflow_lib.report.cells import Row, in_words, profiled_runs
-from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import marked
+from workflow_lib.report.cells import Row, in_words, marked, profiled_runs
 from workflow_lib.report.numbers import NOTHING, significant
-from workflow_lib.report.systematic_error import systematic_error
+from workflow_lib.report.uncertainty import interval_in_words, systematic_error
 from workflow_lib.words import counted
 
 _FIRST = (

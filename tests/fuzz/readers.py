@@ -41,7 +41,7 @@ from workflow_lib.archive.unpacking import unpack
 from workflow_lib.launch.end import missing_ranks
 from workflow_lib.records import RecordError, RunPaths
 from workflow_lib.report.cell_page import files as page_files
-from workflow_lib.report.cell_page.text import cleaning, tail
+from workflow_lib.report.cell_page.files import cleaning, tail
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures.style import save
 from workflow_lib.report.safe_svg import safe_svg

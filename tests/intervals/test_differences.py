@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from workflow_lib.comparison.allowance import allowance
+from workflow_lib.comparison.host_effects import allowance
 from workflow_lib.intervals.contrasts import difference
 from workflow_lib.intervals.design import Design, design
 from workflow_lib.intervals.differences import apart, drift, in_blocks

@@ -29,10 +29,10 @@ from workflow_lib.records import (
     RunPaths,
     write_json,
 )
+from workflow_lib.report.cell_page.files import HIDDEN, LOG_LINES, cleaning, tail
 from workflow_lib.report.cell_page.pages import cell_pages
 from workflow_lib.report.cell_page.series import MOST_POINTS, PANELS, series_of, steps_of
-from workflow_lib.report.cell_page.text import HIDDEN, LOG_LINES, cleaning, tail
-from workflow_lib.report.embedding import embedded
+from workflow_lib.report.html import embedded
 from workflow_lib.report.tables import Tables
 from workflow_lib.results import run_directory
 

@@ -372,7 +372,7 @@ def test_large_figures_are_packed_and_hold_what_plain_ones_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = build(tmp_path, [Planned(), Planned("tp4")])
-    monkeypatch.setattr("workflow_lib.report.drawn._MOST_PLAIN_BYTES", 1000)
+    monkeypatch.setattr("workflow_lib.report.embedded_figures._MOST_PLAIN_BYTES", 1000)
     assert write(tmp_path, tmp_path / "sweeps" / "made-up") == 0
     source = (tmp_path / "sweeps" / "made-up" / "report.html").read_text(encoding="utf-8")
     packed = re.findall(r'<script [^>]*id="data-figure-\d+">[^<]*</script>', source)

@@ -6,7 +6,7 @@ from typing import Any
 
 from workflow_lib.comparison.sides import Side
 from workflow_lib.records import MEASURES, Degrees
-from workflow_lib.report.page.failures import failures
+from workflow_lib.report.page.missing import failures
 from workflow_lib.report.page.summary import Answer, Group, groups
 
 from .full_matrix import cell_row, identity, run_row

@@ -45,7 +45,7 @@ RULES = {
     "collect": (["workflow_lib.analysis", "collect"], "workflow_lib/analysis/collect.py"),
     "figures": (["workflow_lib.report", "figures"], "workflow_lib/report/html.py"),
     "page": (["workflow_lib.report", "page"], "workflow_lib/report/html.py"),
-    "compare": (["workflow_lib.comparison"], "workflow_lib/comparison/page.py"),
+    "compare": (["workflow_lib.comparison"], "workflow_lib/comparison/compare.py"),
 }
 STATE = ("results", ".snakemake")
 STAGES = ("first", "between", "last")

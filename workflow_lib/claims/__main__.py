@@ -21,7 +21,7 @@ from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS
 from workflow_lib.options import add_meters
 from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, said, whole_file
-from workflow_lib.report.embedding import address
+from workflow_lib.report.html import address
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_ledger, load_meters, load_study, remedy
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from workflow_lib.comparison.matching import BEST
 from workflow_lib.comparison.measures import RATIO, contrast, is_ratio
-from workflow_lib.comparison.verdicts import told
+from workflow_lib.comparison.verdicts import is_told_apart
 from workflow_lib.records import MEASURES
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry, parts, slug
@@ -201,7 +201,7 @@ def _dots(axes: Axes, rows: Mapping[int, Mapping[str, Any]]) -> None:
     if not rows:
         return
     colours = {
-        number: _COLOURS.get(row["verdict"], style.GREY) if told(row) else style.GREY
+        number: _COLOURS.get(row["verdict"], style.GREY) if is_told_apart(row) else style.GREY
         for number, row in rows.items()
     }
     for ends, width in ((("wide_low", "wide_high"), 0.6), (("low", "high"), 1.8)):
@@ -216,7 +216,7 @@ def _dots(axes: Axes, rows: Mapping[int, Mapping[str, Any]]) -> None:
             some,
             s=16,
             marker=marker,
-            facecolors=[colours[n] if told(rows[n]) else "white" for n in some],
+            facecolors=[colours[n] if is_told_apart(rows[n]) else "white" for n in some],
             edgecolors=[colours[n] for n in some],
             linewidths=0.9,
             zorder=3,

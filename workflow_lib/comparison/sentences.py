@@ -41,7 +41,9 @@ class Wide(NamedTuple):
     energy: tuple[float | None, float | None] = (None, None)
 
 
-def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design) -> str:
+def difference_in_words(
+    measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design
+) -> str:
     """Says that A, which is called ``name``, has more or less: "A is 12 % faster (interval …)"."""
     words = contrast(measure)
     phrase = (words.more if more else words.less).format(amount(measure, found.estimate))
@@ -52,7 +54,7 @@ def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, l
     return f"{name} {phrase} ({about}; {_coverage(found)}; {_assumed(measure, wide, lie)})"
 
 
-def not_told(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
+def no_difference_in_words(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
     """Says that there may be no difference, by the runs alone or with dates, nodes and sensors."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)

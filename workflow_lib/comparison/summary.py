@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workflow_lib.comparison.labels import Labels
 from workflow_lib.comparison.matching import (
     BEST,
     NAMED,
@@ -16,11 +15,12 @@ from workflow_lib.comparison.matching import (
     SAME_LAYOUT,
     UNMATCHED,
 )
+from workflow_lib.comparison.pair_labels import Labels
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import TOLD_APART
 from workflow_lib.records import MEASURES, Measure
 from workflow_lib.report.cells import natural
-from workflow_lib.report.numbers import NOTHING, beside, significant
+from workflow_lib.report.numbers import NOTHING, paired_value, significant
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -128,7 +128,7 @@ def side(row: Mapping[str, Any], end: str, measure: Measure, labels: Labels) -> 
         "value": NOTHING if value is None else significant(value * measure.factor),
         "number": "" if value is None else value * measure.factor,
         "unit": measure.people_unit,
-        "beside": beside(labels.record(row, end), measure),
+        "beside": paired_value(labels.record(row, end), measure),
     }
 
 

@@ -2,7 +2,7 @@
 
 A verdict states a difference if the interval excludes "no difference"
 (:mod:`workflow_lib.intervals`), and the effects of dates and nodes
-(:mod:`~workflow_lib.comparison.allowance`) and the errors of sensors could not explain it. Each
+(:mod:`~workflow_lib.comparison.host_effects`) and the errors of sensors could not explain it. Each
 verdict says what it assumes.
 
 Energies and powers of a GPU have errors that repeats do not show, because the sensor is the same in
@@ -23,8 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.comparison import sensors, sentences
-from workflow_lib.comparison.allowance import allowance, waits_for_host
-from workflow_lib.comparison.effects import effects
+from workflow_lib.comparison.host_effects import allowance, effects, waits_for_host
 from workflow_lib.comparison.matching import Pair
 from workflow_lib.comparison.measures import (
     COMPARED,
@@ -222,9 +221,11 @@ def _verdict(
         return "no_verdict", sentences.unknown_power(measure, found)
     neutral = 1.0 if is_ratio(measure) else 0.0
     if wide.low <= neutral <= wide.high:
-        return "not_told_apart", sentences.not_told(measure, found, wide, lie)
+        return "not_told_apart", sentences.no_difference_in_words(measure, found, wide, lie)
     more = wide.low > neutral
-    return "a_more" if more else "b_more", sentences.told(measure, name, more, found, wide, lie)
+    return "a_more" if more else "b_more", sentences.difference_in_words(
+        measure, name, more, found, wide, lie
+    )
 
 
 def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
@@ -350,6 +351,6 @@ def _no_error(why: str) -> dict[str, str]:
     return dict.fromkeys(("sensors_low", "sensors_high"), why)
 
 
-def told(row: Mapping[str, Any]) -> bool:
+def is_told_apart(row: Mapping[str, Any]) -> bool:
     """Whether a row of COMPARISON tells both sides apart."""
     return row["verdict"] in TOLD_APART

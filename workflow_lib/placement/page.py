@@ -15,7 +15,7 @@ from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.records import whole_file
-from workflow_lib.report.drawn import saved
+from workflow_lib.report.embedded_figures import drawn_for_page
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
@@ -43,7 +43,7 @@ def write(
         sentences=sentences,
         heading=heading,
         lines=lines,
-        figures=saved(entries, output / "figures"),
+        figures=drawn_for_page(entries, output / "figures"),
     )
     page = output / f"{stem}.html"
     with whole_file(page) as draft:

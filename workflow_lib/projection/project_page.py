@@ -22,7 +22,7 @@ from workflow_lib.projection.project import (
 )
 from workflow_lib.records import whole_file
 from workflow_lib.records.labels import left_out
-from workflow_lib.report.drawn import saved
+from workflow_lib.report.embedded_figures import drawn_for_page
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
 from workflow_lib.words import counted, power_of_ten
@@ -181,7 +181,7 @@ def write_projection(
         first=of_first(first) if (first := recommended(rows)) else [],
         basis=basis,
         at_meter=at_meter,
-        figures=saved(entries, output / "figures"),
+        figures=drawn_for_page(entries, output / "figures"),
     )
     page = output / "projection.html"
     with whole_file(page) as draft:

@@ -1,12 +1,15 @@
-"""What figures and the page need of a cell: its place in the order, its outcome, its runs."""
+"""What figures and the page need of a cell: its place in the order, its outcome, its runs, and what
+they add to its label."""
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.records import Outcome
+from workflow_lib.records import Outcome, cell_axes
+from workflow_lib.records.labels import layout_words, short_layout
 from workflow_lib.results import PROFILED_RUN
 
 Row = Mapping[str, Any]
@@ -66,3 +69,33 @@ def completed_runs(runs: Sequence[Row]) -> list[Row]:
     """Those that completed, by number."""
     done = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
     return sorted(done, key=lambda run: run["run"])
+
+
+_SHORT_FATES = {
+    "communication_timeout": "comm. timeout",
+    "telemetry_invalid": "bad telemetry",
+    "nonfinite_loss": "loss not finite",
+}
+
+
+def marked(cells: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Names of cells of CELLS, with a mark on those under memory pressure."""
+    return [
+        f"{name} [memory pressure]" if cell["memory_pressure"] else name
+        for cell, name in zip(cells, names, strict=True)
+    ]
+
+
+def layouts_of_two(a: Row, b: Row) -> str:
+    """Two layouts as one label: "tp2-pp16|32", or both whole if they have different parts."""
+    of_a, of_b = list(layout_words(a)), list(layout_words(b))
+    if of_a == of_b or len(of_a) != len(of_b):
+        return " | ".join(dict.fromkeys([short_layout(a), short_layout(b)]))
+    ones = {f"{name}1" for name, axis in cell_axes.AXES.items() if axis.part == "degrees"}
+    pairs = [pair for pair in zip(of_a, of_b, strict=True) if not ones >= {*pair}]
+    return "-".join(x if x == y else f"{x}|{y.lstrip(string.ascii_lowercase)}" for x, y in pairs)
+
+
+def fate(cell: Row) -> str:
+    """The outcome of a cell that did not complete, in words that fit into a figure."""
+    return _SHORT_FATES.get(cell["outcome"], in_words(cell["outcome"]))

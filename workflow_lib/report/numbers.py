@@ -39,10 +39,10 @@ def in_words(cell: Mapping[str, Any], measure: Measure) -> str:
     (1.9–2.1) or 0.50 J/token"."""
     text, interval, _ = shown(cell, measure)
     said = [f"{text} {measure.people_unit}", *([f"({interval})"] if interval else [])]
-    return " ".join([*said, *([f"or {beside(cell, measure)}"] if measure.beside else [])])
+    return " ".join([*said, *([f"or {paired_value(cell, measure)}"] if measure.beside else [])])
 
 
-def beside(cell: Mapping[str, Any], measure: Measure) -> str:
+def paired_value(cell: Mapping[str, Any], measure: Measure) -> str:
     """A cell's median of the measure that is shown beside another; "" if that has none."""
     if not measure.beside:
         return ""

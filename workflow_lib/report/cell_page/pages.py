@@ -10,6 +10,8 @@ from typing import Any
 from workflow_lib.records import IDENTITY, MEASURES, Outcome, RunPaths, read_outcome
 from workflow_lib.records.cell_axes import AXES
 from workflow_lib.report.cell_page.files import (
+    Clean,
+    cleaning,
     configuration,
     environment,
     failure,
@@ -19,7 +21,6 @@ from workflow_lib.report.cell_page.files import (
     sections,
 )
 from workflow_lib.report.cell_page.series import PANELS, series_of, steps_of
-from workflow_lib.report.cell_page.text import Clean, cleaning
 from workflow_lib.report.cell_page.values import (
     Reasons,
     estimates,
@@ -29,8 +30,8 @@ from workflow_lib.report.cell_page.values import (
 )
 from workflow_lib.report.cells import Row, completed, in_order, runs_by_cell
 from workflow_lib.report.figures.style import marks
-from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.tables import Tables, by_cell
+from workflow_lib.report.uncertainty import interval_in_words
 from workflow_lib.results import PROFILED_RUN, run_directory
 from workflow_lib.words import counted
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from workflow_lib.records import ESTIMATES, MEASURES, Measure
 from workflow_lib.records.measures import PROFILED
-from workflow_lib.report.cell_page.text import Clean
+from workflow_lib.report.cell_page.files import Clean
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.numbers import NOTHING, shown, significant
 

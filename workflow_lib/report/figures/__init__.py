@@ -1,6 +1,6 @@
 """All figures of a sweep: which can be drawn, why others cannot, and how they are written.
 
-A new kind of figure is a module with a ``KIND``, and a line here.
+A new kind of figure is a :class:`FigureKind` in a module, and a line here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from workflow_lib.records import SweepPaths, write_checksums
 from workflow_lib.report.figures import (
     energy,
+    gpu_maps,
     kernels,
     memory,
     microbatch,
@@ -20,12 +21,9 @@ from workflow_lib.report.figures import (
     parallelism,
     pipeline_ranks,
     power,
-    recomputation,
     slots,
     style,
-    temperature,
     throttling,
-    traffic,
 )
 from workflow_lib.report.figures.kind import FigureEntry, FigureKind
 from workflow_lib.report.tables import Tables, read_tables
@@ -53,11 +51,11 @@ KINDS: tuple[FigureKind, ...] = (
     optimisation.KIND,
     microbatch.KIND,
     memory.KIND,
-    kernels.KIND,
-    recomputation.KIND,
+    kernels.KERNEL_CLASSES,
+    kernels.RECOMPUTATION,
     pipeline_ranks.KIND,
-    traffic.KIND,
-    temperature.KIND,
+    gpu_maps.TRAFFIC,
+    gpu_maps.TEMPERATURE,
     throttling.KIND,
     power.KIND,
     slots.KIND,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import Outcome
-from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kernel_times import (
     LEGEND,
@@ -22,7 +22,6 @@ from workflow_lib.report.figures.kernel_times import (
     stretches,
 )
 from workflow_lib.report.figures.marks import tell
-from workflow_lib.report.labels import fate
 from workflow_lib.report.numbers import significant
 from workflow_lib.report.tables import Tables
 

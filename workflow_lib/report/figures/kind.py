@@ -1,4 +1,5 @@
-"""Kinds of figures: what each shows, of which cells, and how many cells fit into one figure.
+"""Kinds of figures: what each shows, of which cells, in which panels, how many cells fit into one
+figure, and why a kind is not drawn.
 
 A kind is a module with a :class:`FigureKind` in it; :mod:`workflow_lib.report.figures` lists them.
 """
@@ -6,7 +7,9 @@ A kind is a module with a :class:`FigureKind` in it; :mod:`workflow_lib.report.f
 from __future__ import annotations
 
 import itertools
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +17,8 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
-from workflow_lib.records import cell_axes
-from workflow_lib.report.cells import Row, natural
+from workflow_lib.records import Measure, cell_axes, measures
+from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.tables import Tables
 
 Item = TypeVar("Item")
@@ -157,3 +160,40 @@ def parts(items: Sequence[Item], most: int) -> list[Part[Item]]:
         Part("", "", part) if count == 1 else Part(f"-{number}", f" ({number} of {count})", part)
         for number, part in enumerate(divided, start=1)
     ]
+
+
+def reasons_of_gpus(gpus: Iterable[Row], columns: Sequence[str]) -> str:
+    """Why no row of GPUS has any of ``columns``: the three most frequent reasons."""
+    given: Counter[str] = Counter()
+    rows = 0
+    for gpu in gpus:
+        rows += 1
+        reasons: dict[str, str] = json.loads(gpu["missing_reasons"] or "{}")
+        given.update({reasons[column] for column in columns if column in reasons})
+    if not rows:
+        return "no run left readings of a GPU"
+    named = [reason for reason, _ in sorted(given.items(), key=lambda item: (-item[1], item[0]))]
+    return "; ".join(named[:3]) or "no GPU has a value of these"
+
+
+def panels_with_values(cells: Iterable[Row], without: Sequence[str] = ()) -> list[Measure]:
+    """The measures that have a panel and a value in any completed cell, except those in
+    ``without``.
+
+    A share of throttling that is 0 in all cells is left out as well.
+    """
+    done = [cell for cell in cells if completed(cell)]
+    return [
+        panel
+        for panel in measures.shown_in("panels")
+        if panel.name not in without
+        and any(
+            cell[panel.name] or (cell[panel.name] is not None and panel.factor == 1.0)
+            for cell in done
+        )
+    ]
+
+
+def has_measure(cell: Row, measure: str) -> bool:
+    """Whether the cell completed and has a value of the measure."""
+    return completed(cell) and cell[measure] is not None

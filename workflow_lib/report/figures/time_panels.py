@@ -8,9 +8,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
-from workflow_lib.report.labels import fate
 from workflow_lib.report.tables import Tables, by_cell
 
 #: with more steps than this, only their beginnings are marked, by short lines at the bottom

@@ -3,11 +3,12 @@ scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib import __version__
+from workflow_lib import __version__, results
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.sides import Side, of_gpus
 from workflow_lib.records import (
@@ -17,6 +18,7 @@ from workflow_lib.records import (
     TABLES,
     UNUSED_GPUS,
     Measure,
+    Outcome,
     SweepPaths,
     cell_axes,
     measures,
@@ -31,26 +33,34 @@ from workflow_lib.report.cells import (
     completed,
     in_order,
     in_words,
+    marked,
     profiled_runs,
     runs_by_cell,
 )
-from workflow_lib.report.drawn import drawn
-from workflow_lib.report.embedding import address, embedded
+from workflow_lib.report.embedded_figures import figures_in_page
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
-from workflow_lib.report.html import page_templates
-from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import marked
+from workflow_lib.report.html import address, embedded, page_templates
 from workflow_lib.report.numbers import NOTHING, shown, significant
-from workflow_lib.report.page import failures, summary
-from workflow_lib.report.page.energy_errors import energy_errors
-from workflow_lib.report.page.other_load import shared_nodes, unused_gpus
+from workflow_lib.report.page import summary
+from workflow_lib.report.page.caveats import (
+    allocators_set,
+    capped_below_limit,
+    energy_errors,
+    shared_nodes,
+    short_memory,
+    unused_gpus,
+)
+from workflow_lib.report.page.missing import (
+    counts,
+    failures,
+    gpu_hours,
+    has_values,
+    left_out,
+    unmeasured,
+)
 from workflow_lib.report.page.overlap import slower_with_overlap
-from workflow_lib.report.page.power_caps import capped_below_limit
 from workflow_lib.report.page.predictions import predictions
-from workflow_lib.report.page.rebuilding import rebuilding_commands
-from workflow_lib.report.page.short_memory import allocators_set, short_memory
-from workflow_lib.report.page.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.page.watching import (
     overhead_lines,
     steadiness,
@@ -58,8 +68,51 @@ from workflow_lib.report.page.watching import (
     trained_unwatched,
     warm_starts,
 )
-from workflow_lib.report.systematic_error import systematic_error
+from workflow_lib.report.uncertainty import interval_in_words, systematic_error
 from workflow_lib.results import run_name
+
+#: the shell's variable for the directory of results; a path would make the page depend on where it
+#: is made
+_RESULTS = '"$results"'
+
+
+def rebuilding_commands(sweep: str, description: str, runs: Iterable[Row]) -> str:
+    """Lines for a shell, which reduce the sweep's own runs and write tables, figures and page.
+
+    Only runs that the workflow reduces are named; the others have no summary.
+    """
+    reduced = [
+        _below_results(results.run_directory(Path(), run["cell"], run["run"]))
+        for run in runs
+        if run["outcome"] in _ENDINGS
+    ]
+    paths = results.sweep_paths(Path(), sweep)
+    tables, figures, plan = map(_below_results, (paths.directory, paths.figures, paths.plan))
+    lines = ["results=results  # or their directory"]
+    if reduced:
+        listed = " \\\n    ".join(reduced)
+        reduce = 'python -m workflow_lib.analysis reduce "$run"'
+        lines.append(f"for run in \\\n    {listed}; do\n  {reduce}\ndone")
+    lines.append(
+        f"python -m workflow_lib.analysis collect --plan {plan} --results {_RESULTS}"
+        f" --output {tables}"
+    )
+    lines.append(f"python -m workflow_lib.report figures --tables {tables} --output {figures}")
+    # With an equals sign, because a description may begin with a dash.
+    told = f" --description={shlex.quote(description)}" if description else ""
+    lines.append(
+        f"python -m workflow_lib.report page --sweep {shlex.quote(sweep)}{told}"
+        f" --results {_RESULTS} --directory {tables}"
+    )
+    return "\n".join(lines)
+
+
+def _below_results(path: Path) -> str:
+    return f"{_RESULTS}/{shlex.quote(str(path))}"
+
+
+_ENDINGS = frozenset(outcome.value for outcome in Outcome if outcome.is_result)
+
 
 _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address
@@ -100,11 +153,11 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         simulated_all=all(cell["simulated"] for cell in cells if completed(cell)),
         emulated=cell_axes.emulated_in_words((*cells, *plan)),
         left_out_of_names=left_out_of_names(cells),
-        counts=failures.counts(cells, tables.runs),
+        counts=counts(cells, tables.runs),
         groups=summary.groups(cells, of_cell, side),
         slower_with_overlap=slower_with_overlap(tables, of_cell),
         predictions=predictions(plan, tables, of_cell),
-        failures=failures.failures(cells, tables.runs),
+        failures=failures(cells, tables.runs),
         choices=_choices(cells),
         interval=interval_in_words(cells),
         columns=columns,
@@ -129,8 +182,8 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         allocators_set=allocators_set(cells, names),
         overhead=overhead_lines(overhead, of_cell),
         plan=[planned_row(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
-        gpu_hours=failures.gpu_hours(plan, NOTHING),
-        figures=drawn(entries, paths.figures),
+        gpu_hours=gpu_hours(plan, NOTHING),
+        figures=figures_in_page(entries, paths.figures),
         undrawn=undrawn,
         embedded_cells=embedded("cells", cell_pages(tables, plan, of_cell, results)),
         unfinished=_unfinished(cells, of_cell, tables.runs),

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
-from workflow_lib.comparison.verdicts import WITH_INTERVAL, rows, told
+from workflow_lib.comparison.verdicts import WITH_INTERVAL, is_told_apart, rows
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.numbers import beside, in_words, shown
+from workflow_lib.report.numbers import in_words, paired_value, shown
 from workflow_lib.words import counted
 
 #: measures for which the best cell is named
@@ -117,7 +117,7 @@ def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str], si
         lack = "lacks" if missing == 1 else "lack"
         rest += f" {counted(missing, 'completed cell')} {lack} this measure."
     label, value = labels[best["cell"]], in_words(best, measure)
-    return Answer(question, best, label, value, rest, rivals, beside(best, measure))
+    return Answer(question, best, label, value, rest, rivals, paired_value(best, measure))
 
 
 def _leader(
@@ -138,7 +138,9 @@ def _leader(
         judged = rows([Pair(NAMED, best, cell, measure) for cell in others], side, side)
         found = list(zip(others, judged, strict=True))
         # Fewer each time: verdicts need not be an order.
-        ahead = {cell["cell"] for cell, row in found if told(row) and row["verdict"] != better}
+        ahead = {
+            cell["cell"] for cell, row in found if is_told_apart(row) and row["verdict"] != better
+        }
         left = [cell for cell in left if cell["cell"] in ahead]
         if not left:
             return best, [(cell, row, row["verdict"] == better) for cell, row in found]

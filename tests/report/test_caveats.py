@@ -1,15 +1,34 @@
-"""Which cells a page names for memory pressure and for settings of the allocator."""
+"""Which cells a page names for loads in step with the sensor of power, for memory pressure and for
+settings of the allocator."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.comparison.sides import known, measured
-from workflow_lib.report.labels import marked
-from workflow_lib.report.page.short_memory import allocators_set, short_memory
+from workflow_lib.report.cells import marked
+from workflow_lib.report.page.caveats import allocators_set, energy_errors, short_memory
 
 from .pages import build
 from .sweep import Planned
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ([0.0, 0.0021, 0.0076], "up to ±0.76 % in 2 of 3 runs"),
+        ([0.0076], "up to ±0.76 %"),
+        ([0.0, 0.0019, None], None),
+    ],
+)
+def test_runs_above_a_fifth_of_a_percent_are_named(shares: list[Any], told: str | None) -> None:
+    cell, runs = measured(known(), energy_error_share=shares)
+    found = energy_errors([cell], ["tp2-pp16"], runs)
+    expected = () if told is None else (f"tp2-pp16 (llama3-70b on h200): {told}",)
+    assert found == expected
 
 
 def test_runs_under_pressure_are_counted_with_the_worst_of_them() -> None:

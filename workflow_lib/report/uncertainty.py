@@ -1,10 +1,11 @@
-"""The intervals of medians, as error bars and in the words of captions."""
+"""Intervals of medians and the systematic error of energies, in the words of page and captions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from workflow_lib.report.cells import Row
+from workflow_lib.report.numbers import significant
 
 _WORDS = {
     frozenset(("range",)): "the range of fewer than five runs",
@@ -30,4 +31,19 @@ def whiskers(
     return (
         [m - end for m, end in zip(middle, low, strict=True)],
         [end - m for m, end in zip(middle, high, strict=True)],
+    )
+
+
+def systematic_error(runs: Iterable[Row]) -> str:
+    """How far the sensors behind the runs' energies may be off, at most: "±12 % (NVIDIA H200)".
+
+    It is "" if no run has a measured energy: simulated readings have no sensor.
+    """
+    largest: dict[str, float] = {}
+    for run in runs:
+        if (share := run["energy_systematic_share"]) is not None and not run["simulated"]:
+            name = run["gpu_name"] or "unnamed GPU"
+            largest[name] = max(share, largest.get(name, 0.0))
+    return ", ".join(
+        f"±{significant(100 * largest[name], 2)} % ({name})" for name in sorted(largest)
     )
