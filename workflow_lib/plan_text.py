@@ -12,9 +12,9 @@ import polars as pl
 from tabulate import tabulate
 
 from workflow_lib import gpu_models
-from workflow_lib.projection.kinds import KINDS
 from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import labels, left_out
+from workflow_lib.records.tables import STEP_TIME_KINDS
 from workflow_lib.words import counted
 
 Row = dict[str, Any]
@@ -204,7 +204,7 @@ def _sources(feasible: Sequence[Row]) -> str:
             "this workflow on that GPU and published ones."
         )
         said += [
-            f"{counted(count, 'interval')} for {KINDS[kind]}."
+            f"{counted(count, 'interval')} for {STEP_TIME_KINDS[kind]}."
             for kind, count in Counter(
                 row["step_time_kind"] for row in feasible if row["step_time_kind"]
             ).items()

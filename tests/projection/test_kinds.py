@@ -10,12 +10,13 @@ import pytest
 
 from tests.projection.published_rows import runs_of
 from workflow_lib.projection import calibrating, kinds, mixed, stepping
-from workflow_lib.projection.kinds import KINDS, Group, Widths
+from workflow_lib.projection.kinds import Group, Widths
 from workflow_lib.projection.layouts import assumed_chunks
 from workflow_lib.projection.metrics import clopper_pearson
 from workflow_lib.projection.predicting import usable
 from workflow_lib.projection.reading import PUBLISHED, read_published
 from workflow_lib.projection.splits import untuned
+from workflow_lib.records.tables import STEP_TIME_KINDS
 
 #: kind → the share of rows that 90 % intervals hold, of groups that have no part in them
 HELD = {
@@ -87,7 +88,7 @@ def test_a_kind_of_few_groups_is_as_wide_as_any_tuned_one():
 )
 def test_the_kind_follows_from_what_was_never_seen(unseen, untuned_, pipeline, expected):
     assert kinds.kind(unseen, untuned_, pipeline) == expected
-    assert expected in KINDS
+    assert expected in STEP_TIME_KINDS
 
 
 def test_a_source_of_three_layouts_of_one_thing_did_not_choose(tmp_path):

@@ -20,23 +20,10 @@ from dataclasses import dataclass, replace
 from importlib import resources
 
 from workflow_lib.projection.metrics import LEVELS
+from workflow_lib.records.tables import STEP_TIME_KINDS
 from workflow_lib.words import counted
 
 FILE = resources.files("workflow_lib.projection") / "data" / "distances.csv"
-#: the kinds, and for which layouts they are; of those that fit, the first is taken
-KINDS: Mapping[str, str] = {
-    "untuned-stack-pipeline": "a layout with a pipeline that nobody tuned, its stack not fitted",
-    "untuned-stack": "a layout without a pipeline that nobody tuned, its stack not fitted",
-    "untuned-pipeline": "a layout with a pipeline that nobody tuned, its stack fitted",
-    "untuned": "a layout without a pipeline that nobody tuned, its stack fitted",
-    "stack": "a tuned layout of a stack that was not fitted on this GPU in this precision",
-    "site": "a tuned layout at a site, or of a source, that was not fitted",
-    "release": "a tuned layout in a release that was not fitted",
-    "layout": "a tuned layout whose layers were not fitted",
-    "depth": "fitted layers, in a model of another depth",
-    "series": "a fitted layout on another number of GPUs",
-    "own": "a layout of this workflow within one node",
-}
 #: A kind with fewer groups says little of a new one: it takes the widest ends of any tuned kind.
 LEAST_GROUPS = 6
 #: the kinds of published rows whose layouts were chosen
@@ -125,7 +112,8 @@ class Widths:
     @property
     def told(self) -> str:
         """For which layouts the interval is, and from what its width is known."""
-        of = f"{KINDS[self.kind]}: {counted(self.rows, 'row')} in {counted(self.groups, 'group')}"
+        rows, groups = counted(self.rows, "row"), counted(self.groups, "group")
+        of = f"{STEP_TIME_KINDS[self.kind]}: {rows} in {groups}"
         few = "" if self.enough else "; too few, so the interval is as wide as that of any kind"
         return of + few
 

@@ -33,7 +33,7 @@ class StepTime:
     median_s: float
     low_s: float
     high_s: float
-    #: the kind of question that the interval is for, of :data:`kinds.KINDS`
+    #: the kind of question that the interval is for, of :data:`STEP_TIME_KINDS`
     kind: str = "own"
 
 

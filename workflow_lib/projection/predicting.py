@@ -26,7 +26,7 @@ class Forecast:
     median_s: float
     #: standard deviation of the time's logarithm
     sd: float
-    #: of :data:`kinds.KINDS`
+    #: of :data:`STEP_TIME_KINDS`
     kind: str
     prediction: mixed.Prediction
 

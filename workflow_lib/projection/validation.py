@@ -22,6 +22,7 @@ from workflow_lib.projection.published import PublishedRun
 from workflow_lib.projection.reading import PUBLISHED, Unusable, checksum, read_published
 from workflow_lib.projection.splits import FITTED_KINDS, Split, layout_key, read_splits
 from workflow_lib.projection.verdicts import fits
+from workflow_lib.records.tables import STEP_TIME_KINDS
 from workflow_lib.words import counted
 
 FORMAT = 3
@@ -144,7 +145,7 @@ def _why_not(split: Split, runs: Sequence[PublishedRun], without: Sequence[Unusa
 
 def summary(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     """Errors, coverage and order of predictions."""
-    named = sorted({each.kind for each in forecasts}, key=list(kinds.KINDS).index)
+    named = sorted({each.kind for each in forecasts}, key=list(STEP_TIME_KINDS).index)
     return {
         "errors": asdict(Errors.of([each.error for each in forecasts])),
         "intervals": _intervals(forecasts),

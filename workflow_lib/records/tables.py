@@ -34,6 +34,22 @@ def _predicted(name: str, what: str) -> tuple[tuple[str, type, str, str], ...]:
     )
 
 
+#: kinds of questions that a projected step time answers, and for which layouts they are; of those
+#: that fit, the first is taken
+STEP_TIME_KINDS: Mapping[str, str] = {
+    "untuned-stack-pipeline": "a layout with a pipeline that nobody tuned, its stack not fitted",
+    "untuned-stack": "a layout without a pipeline that nobody tuned, its stack not fitted",
+    "untuned-pipeline": "a layout with a pipeline that nobody tuned, its stack fitted",
+    "untuned": "a layout without a pipeline that nobody tuned, its stack fitted",
+    "stack": "a tuned layout of a stack that was not fitted on this GPU in this precision",
+    "site": "a tuned layout at a site, or of a source, that was not fitted",
+    "release": "a tuned layout in a release that was not fitted",
+    "layout": "a tuned layout whose layers were not fitted",
+    "depth": "fitted layers, in a model of another depth",
+    "series": "a fitted layout on another number of GPUs",
+    "own": "a layout of this workflow within one node",
+}
+
 #: plan.parquet: one row a cell that the sweep asks for, infeasible ones included
 PLAN = (
     *IDENTITY,
