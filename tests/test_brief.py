@@ -22,14 +22,19 @@ from workflow_lib.records import Outcome
 CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
 
 
+def plan(root: Path, repeats: int) -> None:
+    """Write the plan of a sweep with one cell."""
+    rows = [
+        {column.name: None for column in records.PLAN}
+        | {"cell": CELL, "feasible": True, "repeats": repeats, "profiled_steps": 0}
+    ]
+    write_table(table(rows, records.PLAN), results.sweep_paths(root, "s").plan)
+
+
 @pytest.fixture
 def planned(tmp_path: Path) -> Path:
     """A results directory of a sweep with three runs of one cell."""
-    rows = [
-        {column.name: None for column in records.PLAN}
-        | {"cell": CELL, "feasible": True, "repeats": 3, "profiled_steps": 0}
-    ]
-    write_table(table(rows, records.PLAN), results.sweep_paths(tmp_path, "s").plan)
+    plan(tmp_path, repeats=3)
     return tmp_path
 
 
@@ -119,6 +124,21 @@ def test_a_result_that_left_gpus_limited_says_so(planned):
     end(make_run(planned, 1), Outcome.COMPLETED, cause)
     (line,) = said.look(120.0)[1]
     assert line == f"1 of 3  llama3-tiny tp1-pp1-dp2_mb1: completed: {cause}"
+
+
+def test_runs_are_counted_again_when_snakemake_replaces_the_plan(planned):
+    end(make_run(planned, 1), Outcome.COMPLETED)
+    said = Said(planned)
+    assert said.look(101.0)[1] == ["3 runs to do, 1 of which are done"]
+    end(make_run(planned, 2), Outcome.COMPLETED)
+    said.look(120.0)
+    plan(planned, repeats=5)
+    assert said.look(121.0) == ("starting a run", ["5 runs to do, 2 of which are done"])
+    end(make_run(planned, 3), Outcome.COMPLETED)
+    (line,) = said.look(140.0)[1]
+    # 40 s for two runs: 40 s for two more.
+    assert line.startswith("3 of 5")
+    assert "about 40 s" in line
 
 
 def test_before_a_plan_there_is_nothing_to_say(tmp_path):
@@ -212,8 +232,9 @@ def test_a_signal_reaches_snakemake_and_its_end_is_waited_for(tmp_path, number):
     while not (log.exists() and log.read_text() == "ready\n"):
         assert child.poll() is None
     child.send_signal(number)
-    child.communicate()
+    out, _ = child.communicate()
     assert child.returncode == 7
+    assert out.count(f"{signal.Signals(number).name}: stopping") == 1
     assert log.read_text() == "ready\ncleaned up\n"
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from tests.analysis.synthetic_run import START, Run, cell
 from tests.conftest import ROOT
 from tests.live.running import CELL, NOW, paths_of, write
-from workflow_lib import records, watch
+from workflow_lib import records, results, watch
 from workflow_lib.live.now import Watcher
 from workflow_lib.records import Outcome, OutcomeRecord
 
@@ -64,6 +64,13 @@ def test_a_run_without_a_sampler_and_a_file_that_is_damaged_are_shown(tmp_path):
     paths.cell.write_text("{")
     assert "cannot be read:" in shown(tmp_path, width=400)
     assert "cell.json: not readable as JSON" in shown(tmp_path, width=400)
+
+
+def test_a_directory_of_which_nothing_can_be_read_is_not_called_empty(tmp_path):
+    plan = results.sweep_paths(tmp_path, "s").plan
+    plan.parent.mkdir(parents=True)
+    plan.write_text("no table")
+    assert "0 runs: 1 file cannot be read" in shown(tmp_path)
 
 
 def test_of_many_failures_the_latest_are_shown_and_the_rest_counted(tmp_path):

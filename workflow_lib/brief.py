@@ -50,8 +50,10 @@ class Progress:
         self._console = console
         self._began_s = began_s
         self._told: set[tuple[str, int]] = set()
-        #: runs that had a result before; None until all plans exist
-        self._old: set[tuple[str, int]] | None = None
+        #: the runs that the plans asked for when they were last read; None until all plans exist
+        self._planned: set[tuple[str, int]] | None = None
+        #: runs that had a result before
+        self._old: set[tuple[str, int]] = set()
         #: runs whose end was printed
         self._new: set[tuple[str, int]] = set()
 
@@ -72,11 +74,17 @@ class Progress:
             if (run.status.cell, run.status.run) in planned
         }
         ended = {key for key, run in runs.items() if run.status.state in ("finished", "failed")}
-        if self._old is None:
-            # A run that failed before is one to do. Its old end is not printed.
-            self._old = {key for key in ended if runs[key].status.state == "finished"}
-            self._told = set(ended)
-            here = f", {len(self._old)} of which are done" if self._old else ""
+        if planned != self._planned:
+            # Snakemake replaces the plan of a sweep that was edited. A run that failed before is
+            # one to do. Its old end is not printed.
+            before = ended - (self._planned or set())
+            finished = {key for key in before if runs[key].status.state == "finished"}
+            self._old = self._old & planned | finished
+            self._new &= planned
+            self._told |= before
+            self._planned = planned
+            done = len(self._old | self._new)
+            here = f", {done} of which are done" if done else ""
             self._say(f"{counted(len(planned), 'run')} to do{here}")
         for key in sorted(ended - self._told, key=lambda each: runs[each].status.since_unix_s or 0):
             self._told.add(key)
@@ -92,7 +100,7 @@ class Progress:
         return ", ".join(under_way) or "starting a run"
 
     def _of(self, run: RunNow, planned: int, now_s: float) -> str:
-        done = len((self._old or set()) | self._new)
+        done = len(self._old | self._new)
         said = f"{done:>{len(str(planned))}} of {planned}  {_name(run)}: {run.status.outcome}"
         cause = " ".join((run.status.cause or "").split())
         if run.status.state == "failed" or LIMITS_LEFT in cause:
@@ -159,8 +167,10 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
     began_s = time.monotonic()
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
+    stopped_by: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
+        stopped_by.append(number)
         if child is None:
             early.append(number)
         else:
@@ -177,6 +187,7 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
     for number in early:
         child.send_signal(number)
     progress = Progress(root, sweeps, console, began_s)
+    stopping = False
     try:
         with Status("planning", console=console) as shown:
             while True:
@@ -184,6 +195,14 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
                     code = child.wait(_LOOK_EVERY_S)
                 except subprocess.TimeoutExpired:
                     code = None
+                if stopped_by and not stopping:
+                    stopping = True
+                    console.print(
+                        f"{signal.Signals(stopped_by[0]).name}: stopping; waits for Snakemake, "
+                        "which ends the jobs under way",
+                        highlight=False,
+                        soft_wrap=True,
+                    )
                 under_way = progress.look(time.monotonic(), time.time())
                 if code is not None:
                     break

@@ -60,6 +60,8 @@ def _headline(snapshot: Snapshot, root: Path) -> Text:
     told = ", ".join(f"{state} {number}" for state, number in sorted(states.items()))
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.taken_unix_s))
     runs = counted(len(snapshot.runs), "run")
+    if unreadable := len(snapshot.problems):
+        told = ", ".join(filter(None, [told, f"{counted(unreadable, 'file')} cannot be read"]))
     return _text(f"{clock}  {root}  {runs}: {told or 'nothing was planned here'}", "bold")
 
 
