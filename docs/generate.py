@@ -2,7 +2,7 @@
 
 ``configuration.md`` comes from the models in workflow_lib/config and their docstrings,
 ``columns.md`` from workflow_lib/records/columns.py, ``bounds.md`` from its bounds.py,
-``backends.md`` from what workflow_lib/training/capabilities.py says of the combinations in
+``backends.md`` from what workflow_lib/trainers/capabilities.py says of the combinations in
 docs/backends.py; the JSON Schemas in ``config/schemas`` come from docs/schemas.py.
 tests/test_docs.py fails when one is stale.
 """
@@ -19,7 +19,7 @@ from docs import backends, schemas
 from workflow_lib import config, records
 from workflow_lib.records import Column
 from workflow_lib.report.figures import KINDS
-from workflow_lib.training import capabilities
+from workflow_lib.trainers import capabilities
 
 DIRECTORY = Path(__file__).parent / "reference"
 
@@ -321,7 +321,7 @@ def _column_table(columns: Iterable[Column]) -> str:
 
 def _backends() -> str:
     study = backends.the_study()
-    notice = _NOTICE.format(source="workflow_lib/training/capabilities.py or docs/backends.py")
+    notice = _NOTICE.format(source="workflow_lib/trainers/capabilities.py or docs/backends.py")
     parts = [notice, backends.TITLE.rstrip(), "## Combinations", backends.COMBINATIONS.rstrip()]
     for title, rows in backends.answers(study):
         parts += [f"### {title}", _table(("combination", *capabilities.BACKENDS), rows)]

@@ -10,10 +10,10 @@ import torch
 
 from tests.training.cells import LLAMA, cell
 from workflow_lib.records import Precisions, RankRecord, RunPaths
-from workflow_lib.training.data import SyntheticTokens
-from workflow_lib.training.device import Device
-from workflow_lib.training.loop import Run, train
-from workflow_lib.training.mesh import single_process
+from workflow_lib.trainers.native.data import SyntheticTokens
+from workflow_lib.trainers.native.device import Device
+from workflow_lib.trainers.native.loop import Run, train
+from workflow_lib.trainers.native.mesh import single_process
 
 
 class Watched:

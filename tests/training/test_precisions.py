@@ -19,11 +19,11 @@ from workflow_lib.records import (
     read_record,
     write_json,
 )
-from workflow_lib.training.data import SyntheticTokens
-from workflow_lib.training.device import Device
-from workflow_lib.training.loop import Run, train
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.precisions import WrongPrecision, checked
+from workflow_lib.trainers.native.data import SyntheticTokens
+from workflow_lib.trainers.native.device import Device
+from workflow_lib.trainers.native.loop import Run, train
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.precisions import WrongPrecision, checked
 
 BF16 = {"precision": "bf16"}
 #: mistake, backend, options, and what is said of it

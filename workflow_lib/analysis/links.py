@@ -1,6 +1,6 @@
 """Bytes over the links of each GPU in the steps that count, from counters that its rank read.
 
-A rank reads its GPU's counters between steps (:mod:`workflow_lib.training.links`), so their growth
+A rank reads its GPU's counters between steps (trainers/native/links.py), so their growth
 is that of whole steps. The steps that count get a share of it in proportion to their number. The
 sampler's readings are not used, because they fall anywhere within a step.
 """
