@@ -105,7 +105,7 @@ class Fake:
 @pytest.fixture
 def run(tmp_path):
     """One rank's run of a cell with one replica."""
-    record = RankRecord(0, "here", None, "CPU", 0, 0, 0, 0, 1, 1, 0.0)
+    record = RankRecord(0, "here", None, "CPU", 0, 0, 0, 0, 1, pid=1, started_unix_s=0.0)
     device = Device(torch.device("cpu"), "CPU", None, "gloo")
     source = SyntheticTokens(LLAMA.vocabulary_size)
     mesh = single_process(device.torch)

@@ -49,10 +49,17 @@ from workflow_lib.records.columns import (
     HOST_SAMPLES,
     POWER_SAMPLES,
     SAMPLER_BLOCKS,
-    STEPS,
     Column,
 )
 from workflow_lib.records.comparison_table import COMPARISON
+from workflow_lib.records.contract import (
+    NOT_TOLD,
+    STEPS,
+    STEPS_REQUIRED,
+    LinkCount,
+    LinkReading,
+    RankRecord,
+)
 from workflow_lib.records.degrees import Degrees, Schedule
 from workflow_lib.records.files import (
     read_if_there,
@@ -71,12 +78,9 @@ from workflow_lib.records.outcomes import (
     ExitRecord,
     JobRecord,
     JobState,
-    LinkCount,
-    LinkReading,
     OrderRecord,
     Outcome,
     OutcomeRecord,
-    RankRecord,
     StopRecord,
     SubmissionRecord,
     SuspensionRecord,
@@ -136,6 +140,7 @@ __all__ = [
     "LIMITS_LEFT",
     "MEASURES",
     "NODES",
+    "NOT_TOLD",
     "OVERHEAD",
     "PLAN",
     "POWER_SAMPLES",
@@ -145,6 +150,7 @@ __all__ = [
     "SERIES_POINTS",
     "SLOTS",
     "STEPS",
+    "STEPS_REQUIRED",
     "STEP_TIMES",
     "SUMS",
     "TABLES",

@@ -16,7 +16,7 @@ class Column:
     type: type
     unit: str
     description: str
-    #: whether a later version added the column, so that older files lack it
+    #: whether a file may lack the column: a later version added it, or not every trainer tells it
     later: bool = False
 
 
@@ -133,60 +133,4 @@ HOST_SAMPLES = columns(
     ("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
     ("other_jobs", int, "", "other Slurm jobs on the node, counted by control groups", LATER),
     ("sampler_cpu_time_s", float, "s", "CPU time of the sampler itself, cumulative", LATER),
-)
-
-#: steps/rank<n>.csv
-STEPS = columns(
-    ("step", int, "", "from 0, warm-up included"),
-    ("phase", str, "", "warmup or measured"),
-    ("started_unix_s", float, "s", "wall clock of the node at the start of the step"),
-    ("prefill_ended_unix_s", float, "s", "the same once all prompts were read; empty in training"),
-    ("ended_unix_s", float, "s", "wall clock of the node once the step's work had ended"),
-    ("loss", float, "nat", "mean cross-entropy over the global batch; empty where not known here"),
-    ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
-    ("memory_allocated_bytes", int, "B", "allocated at the end of the step; host RSS on a CPU"),
-    ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU"),
-    (
-        "memory_reserved_bytes",
-        int,
-        "B",
-        "highest so far that torch's allocator held, cached blocks included; empty on a CPU",
-        LATER,
-    ),
-    (
-        "memory_used_bytes",
-        int,
-        "B",
-        "in use on the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
-        LATER,
-    ),
-    (
-        "allocator_retries",
-        int,
-        "",
-        "how often torch's allocator found no memory, gave blocks back and tried again, since the "
-        "rank began; empty on a CPU",
-        LATER,
-    ),
-    (
-        "allocator_frees",
-        int,
-        "",
-        "how many blocks it gave back to the driver, since the rank began; empty on a CPU",
-        LATER,
-    ),
-    (
-        "expert_choices",
-        int,
-        "",
-        "how often this rank's routers chose an expert for a token; empty in a dense model",
-        LATER,
-    ),
-    (
-        "dropped_choices",
-        int,
-        "",
-        "those of them that were dropped because the expert had its share already",
-        LATER,
-    ),
 )
