@@ -2,7 +2,7 @@
 
 ``configuration.md`` comes from the models in workflow_lib/config and their docstrings,
 ``columns.md`` from workflow_lib/records/columns.py, ``bounds.md`` from its bounds.py,
-``backends.md`` from what workflow_lib/training/capabilities.py says of the combinations in
+``backends.md`` from what workflow_lib/trainers/capabilities.py says of the combinations in
 research/pages/backends.py; the JSON Schemas in ``config/schemas`` come from docs/schemas.py.
 tests/test_docs.py fails when one is stale.
 """
@@ -20,7 +20,7 @@ from research.pages import backends
 from workflow_lib import config, records
 from workflow_lib.records import Column
 from workflow_lib.report.figures import KINDS
-from workflow_lib.training import capabilities
+from workflow_lib.trainers import capabilities
 
 DIRECTORY = Path(__file__).parent / "reference"
 
@@ -323,7 +323,7 @@ def _column_table(columns: Iterable[Column]) -> str:
 def _backends() -> str:
     study = backends.the_study()
     notice = _NOTICE.format(
-        source="workflow_lib/training/capabilities.py or research/pages/backends.py"
+        source="workflow_lib/trainers/capabilities.py or research/pages/backends.py"
     )
     parts = [notice, backends.TITLE.rstrip(), "## Combinations", backends.COMBINATIONS.rstrip()]
     for title, rows in backends.answers(study):

@@ -70,8 +70,8 @@ def on_every_rank(options: argparse.Namespace) -> None:
     """Runs in each rank of the launch: trains the cells in turn; the first rank prints."""
     import torch.distributed as dist
 
-    from workflow_lib.training import device as devices
-    from workflow_lib.training.launch import detect
+    from workflow_lib.trainers.native import device as devices
+    from workflow_lib.trainers.native.launch import detect
 
     launch = detect()
     cells = chosen_cells(options, launch.world_size)

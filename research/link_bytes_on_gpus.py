@@ -1,7 +1,7 @@
 """Bytes over NVLink as ranks count them, against ring arithmetic, and the sampler's CPU beside it.
 
 On all GPUs of this machine, for each collective and 1, 5 and 20 steps: what a rank counts in a step
-in the way of training (workflow_lib/training/links.py), and what rings send. The sampler runs at
+in the way of training (trainers/native/links.py), and what rings send. The sampler runs at
 10 Hz meanwhile; then steps go on for 40 s, over which its CPU time is taken. Under two minutes, and
 no network:
 

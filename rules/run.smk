@@ -16,7 +16,7 @@ rule tokenize:
         limit=token_limit,
         directory=subpath(output[0], parent=True),
     shell:
-        "python -m workflow_lib.training.tokenize --output {params.directory:q}"
+        "python -m workflow_lib.trainers.native.tokenize --output {params.directory:q}"
         " --tokenizer={params.tokenizer:q} {params.limit} -- {params.sources:q} 2>&1 | tee {log:q}"
 
 

@@ -121,12 +121,12 @@ def test_a_row_allows_nothing_that_is_not_used(row):
 @pytest.mark.parametrize(
     "entry",
     [
-        "training.__main__",
+        "trainers.native.__main__",
         "telemetry.__main__",
         "launch.job.node",
         "launch.job.rank",
         "node_check",
-        "training.tokenize",
+        "trainers.native.tokenize",
     ],
 )
 def test_what_runs_on_compute_nodes_needs_no_packages_of_the_login_node(entry):

@@ -88,7 +88,7 @@ def test_what_rules_make_is_made_of_every_module_that_they_run():
     """A rule that runs a module of the package watches the files of that module."""
     for path in sorted((ROOT / "rules").glob("*.smk")):
         for rule in re.split(r"(?m)^rule ", path.read_text())[1:]:
-            run = set(re.findall(r"python -m workflow_lib\.(\w+)", rule))
+            run = set(re.findall(r"python -m workflow_lib\.([\w.]+)", rule))
             made_by = {f"{each}.__main__" if f"{each}.__main__" in OWN else each for each in run}
             watched = re.search(r"source_files\(([^)]*)\)|reduce_inputs", rule)
             for module in made_by - NOT_WATCHED:
@@ -97,4 +97,4 @@ def test_what_rules_make_is_made_of_every_module_that_they_run():
 
 
 #: what these make is kept: a script as a run was submitted with, tokens by their digest
-NOT_WATCHED = {"launch.__main__", "training.tokenize", "training.__main__"}
+NOT_WATCHED = {"launch.__main__", "trainers.native.tokenize", "trainers.native.__main__"}

@@ -423,9 +423,9 @@ def test_a_tied_head_takes_no_memory_but_on_another_stage():
 def test_a_layer_keeps_what_is_estimated(family, recomputation, monkeypatch):
     torch = pytest.importorskip("torch")
     from tests.training.kept import kept_bytes
-    from workflow_lib.training.mesh import single_process
-    from workflow_lib.training.model import TransformerLayer, parts
-    from workflow_lib.training.weights import Weights
+    from workflow_lib.trainers.native.mesh import single_process
+    from workflow_lib.trainers.native.model import TransformerLayer, parts
+    from workflow_lib.trainers.native.weights import Weights
 
     class Norm(torch.autograd.Function):
         """RMSNorm as the CUDA kernel does it: on a CPU it is made of many operators."""
@@ -484,7 +484,7 @@ def test_torchs_stages_hold_what_they_receive_of_a_whole_step():
 
 
 def test_the_loss_is_counted_as_it_is_written():
-    cross_entropy = pytest.importorskip("workflow_lib.training.cross_entropy")
+    cross_entropy = pytest.importorskip("workflow_lib.trainers.native.cross_entropy")
     assert activations.FP32_LOGITS == cross_entropy.FP32_LOGITS
 
 

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from workflow_lib import safety
 from workflow_lib.config import Container, Platform
 from workflow_lib.study import ConfigError, checked
-from workflow_lib.training import __main__ as training
+from workflow_lib.trainers.native import __main__ as training
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Pass(NamedTuple):
 
 
 def orders(degrees: Degrees, micro_batches: int) -> tuple[tuple[Pass, ...], ...]:
-    """The passes of each pipeline rank, for layouts that ``training.capabilities`` allows.
+    """The passes of each pipeline rank, for layouts that ``trainers.capabilities`` allows.
 
     1F1B has no passes for weights alone: its backward passes compute both gradients. Its order is
     that of interleaved 1F1B, which has several chunks a rank.

@@ -162,7 +162,17 @@ def write_ranks(paths: RunPaths, cell: Cell) -> None:
         dp_rank, tp_rank = rank // degrees.tp % degrees.dp, rank % degrees.tp
         stage = rank // (degrees.tp * degrees.dp)
         place = RankRecord(
-            rank, f"node{node + 1}", gpu, name, tp_rank, stage, dp_rank, 0, 0, 1, START_S + IDLE_S
+            rank,
+            f"node{node + 1}",
+            gpu,
+            name,
+            tp_rank,
+            stage,
+            dp_rank,
+            0,
+            0,
+            pid=1,
+            started_unix_s=START_S + IDLE_S,
         )
         write_json(paths.rank(rank), place)
 

@@ -13,7 +13,7 @@ from workflow_lib import pipelines
 from workflow_lib.cells import hardware_of
 from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
 from workflow_lib.study import load_study
-from workflow_lib.training import capabilities
+from workflow_lib.trainers import capabilities
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 

@@ -96,7 +96,8 @@ def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     """Train a cell for a few steps on every rank; returns its measures."""
-    from workflow_lib.training import engines, mesh
+    from workflow_lib.trainers import engines
+    from workflow_lib.trainers.native import mesh
 
     before = _begin()
     placed = mesh.create(cell.degrees, device.torch)

@@ -82,8 +82,8 @@ def _rank(
     import torch
     import torch.distributed as dist
 
-    from workflow_lib.training.device import Device
-    from workflow_lib.training.links import LinkCounting
+    from workflow_lib.trainers.native.device import Device
+    from workflow_lib.trainers.native.links import LinkCounting
 
     if uuids:
         torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from research.measuring import tokens
 from workflow_lib.records import Cell, Model
-from workflow_lib.training import mesh
+from workflow_lib.trainers.native import mesh
 
 
 def refusal(cell: Cell) -> str | None:

@@ -205,14 +205,13 @@ def training(cell: Path) -> str:
     """A command of the plugin's rule that trains a cell of one rank, and keeps nothing else."""
     launch = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=0"
     python = f"PYTHONPATH={shlex.quote(str(study.ROOT))} {shlex.quote(sys.executable)}"
-    return (
-        f"{launch} {python} -m workflow_lib.training {shlex.quote(str(cell))} && touch {{output}}"
-    )
+    trainer = f"{python} -m workflow_lib.trainers.native"
+    return f"{launch} {trainer} {shlex.quote(str(cell))} && touch {{output}}"
 
 
 def is_training(arguments: Sequence[str]) -> bool:
     """Whether this process of a job trains, or launches what trains."""
-    return "workflow_lib.training" in " ".join(arguments) and not is_batch_script(arguments)
+    return "workflow_lib.trainers.native" in " ".join(arguments) and not is_batch_script(arguments)
 
 
 def _edit(path: Path, changes: Mapping[str, Any]) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from workflow_lib.records import Cell
-from workflow_lib.training.data import SyntheticTokens, step_batches
-from workflow_lib.training.mesh import Mesh
+from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
+from workflow_lib.trainers.native.mesh import Mesh
 
 
 def steps_of(cell: Cell) -> range:

@@ -14,7 +14,7 @@ from typing import Any
 from workflow_lib.cells import Sweep, expand_study, view_of
 from workflow_lib.records import Backend, Cell, Degrees, Model, Training
 from workflow_lib.study import Study, load_study
-from workflow_lib.training import capabilities
+from workflow_lib.trainers import capabilities
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ torch. If neither can, the cell is *infeasible*, and the plan says why.
 """
 
 COMBINATIONS = """\
-`workflow_lib/training/capabilities.py` decides each row. Degrees that are not named are 1. Other
+`workflow_lib/trainers/capabilities.py` decides each row. Degrees that are not named are 1. Other
 options are those of the study: bf16, ZeRO-1, no overlap, no recomputation. EP distributes experts
 over replicas, so it needs DP. *Interleaved* and *zero-bubble-v* have two chunks on each pipeline
 rank; *uneven* has stages of different length.

@@ -277,7 +277,7 @@ class Run:
             allocator, counts = None, [(None, None)] * 3
         place = RankRecord(
             rank, self.nodes[rank // per_node], None if self.on_cpu else rank % per_node,
-            self.device_name, 0, 0, rank, 0, 100, 1, START + rank,
+            self.device_name, 0, 0, rank, 0, 100, pid=1, started_unix_s=START + rank,
             gpu_uuid=self.rank_uuids.get(rank),
             allocator=allocator,
         )  # fmt: skip

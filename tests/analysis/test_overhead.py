@@ -70,7 +70,9 @@ def write_run(
     )
     paths = run.write(directory)
     for rank, node in enumerate(nodes):
-        place = RankRecord(rank, node, 0, "NVIDIA H200", 0, 0, rank, 0, 100, 1, START)
+        place = RankRecord(
+            rank, node, 0, "NVIDIA H200", 0, 0, rank, 0, 100, pid=1, started_unix_s=START
+        )
         write_json(paths.rank(rank), place)
         rows = [
             {

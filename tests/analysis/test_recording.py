@@ -83,7 +83,9 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     write_csv(paths.gpu_counters("n"), GPU_COUNTERS, counted)
     first_s = began + 40 - WARMUP_STEPS * STEP_S
     for rank in range(8):
-        place = RankRecord(rank, "n", rank, "NVIDIA H200", 0, 0, rank, 0, 100, 1, first_s)
+        place = RankRecord(
+            rank, "n", rank, "NVIDIA H200", 0, 0, rank, 0, 100, pid=1, started_unix_s=first_s
+        )
         write_json(paths.rank(rank), place)
         steps = [
             {

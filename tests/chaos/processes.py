@@ -86,7 +86,7 @@ def ranks(job: list[Process]) -> list[Process]:
     found: dict[int, Process] = {}
     for each in sorted(job, key=lambda process: process.pid):
         rank = variables(each.pid).get("SLURM_PROCID", "")
-        if each.runs_module("workflow_lib.training") and rank.isdigit():
+        if each.runs_module("workflow_lib.trainers.native") and rank.isdigit():
             found.setdefault(int(rank), each)
     return [found[rank] for rank in sorted(found)]
 

@@ -1,4 +1,4 @@
-"""Stands in for ``workflow_lib.training`` where faults are under test: it trains nothing.
+"""Stands in for ``workflow_lib.trainers.native`` where faults are under test: it trains nothing.
 
 It writes what training writes, record by record, with losses that are known beforehand, and takes
 a second instead of ten. Where ``.hold`` lies in the run's directory, its ranks wait in the middle

@@ -47,7 +47,7 @@ from workflow_lib.report.figures.style import save
 from workflow_lib.report.safe_svg import safe_svg
 from workflow_lib.study import ConfigError
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
-from workflow_lib.training.data import DataError, TokenFile
+from workflow_lib.trainers.native.data import DataError, TokenFile
 
 REFUSALS = (RecordError, ConfigError, ArchiveError, InvalidTelemetryError, DataError, OSError)
 
@@ -337,7 +337,7 @@ def _pages(directory: Path) -> dict[str, Reader]:
     }
     log = (
         b"[rank1]:[E1 x.cpp:1] Watchdog caught collective operation timeout: (OpType=ALLREDUCE)\n"
-        b'File "/a/workflow_lib/training/x.py", line 1, in f\nexport TOKEN=abcdefghij\n'
+        b'File "/a/workflow_lib/trainers/native/x.py", line 1, in f\nexport TOKEN=abcdefghij\n'
     )
     return {
         "figure": Reader(edited([figure.read_bytes()]), _read_figure),

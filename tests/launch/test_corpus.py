@@ -27,7 +27,9 @@ def cell(tmp_path):
 def trained(tmp_path, cell, sha256, ended=True):
     """A run of the cell on tokens of that checksum."""
     paths = RunPaths(results.run_directory(tmp_path, cell.id, 1))
-    rank = RankRecord(0, "n1", 0, "H200", 0, 0, 0, 0, 1, 1, 0.0, tokens_sha256=sha256)
+    rank = RankRecord(
+        0, "n1", 0, "H200", 0, 0, 0, 0, 1, pid=1, started_unix_s=0.0, tokens_sha256=sha256
+    )
     records.write_json(paths.rank(0), rank)
     if ended:
         records.write_json(paths.outcome, {})

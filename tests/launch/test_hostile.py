@@ -145,7 +145,7 @@ def test_paths_and_the_interpreter_reach_the_job_unchanged(tmp_path, recorders):
         run, job = str(places.run_directory), None
         launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
         rank = ("-m", "workflow_lib.launch.job.rank", run)
-        module = (*rank, "-m", "workflow_lib.training", f"{run}/cell.json")
+        module = (*rank, "-m", "workflow_lib.trainers.native", f"{run}/cell.json")
         ranks = (*module, "--tokens", str(places.tokens))
         # The launcher makes one dollar sign of two.
         expected = (*launcher, *(word.replace("$", "$$") for word in ranks))
@@ -250,7 +250,7 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
             assert argv[at + 1 : at + 1 + len(inside)] == inside
             assert all(word.startswith("--") for word in argv[1:at])
         module = [argv[-2] for argv in steps]
-        assert sorted(module) == ["workflow_lib.telemetry", "workflow_lib.training"]
+        assert sorted(module) == ["workflow_lib.telemetry", "workflow_lib.trainers.native"]
     assert canaries(tmp_path) == []
 
 

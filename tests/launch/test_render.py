@@ -151,13 +151,13 @@ def test_a_profiled_run_is_told_its_steps_and_waits_for_nothing():
     places = render.Places(ROOT, Path("/results/run0"), None, scripts.CODE)
     site = scripts.study().platforms["local"]
     script = render.job_script(cell, site, places, 15, profiled_steps=3)
-    assert '    -m workflow_lib.training "$cell" --profile 3\n' in script
+    assert '    -m workflow_lib.trainers.native "$cell" --profile 3\n' in script
     # The checksum is another one, too.
     measured = render.job_script(cell, site, places, 15).splitlines()[2:]
     gone = [line for line in measured if line not in script.splitlines()]
     cool_down = 'start helper "${here[@]}" -m workflow_lib.launch.job.node cool-down'
     assert gone == [
-        '    -m workflow_lib.training "$cell"',
+        '    -m workflow_lib.trainers.native "$cell"',
         "stage=cool_down",
         f'{cool_down} "$run_directory" \\',
         "stage=baseline",

@@ -279,7 +279,8 @@ def test_precisions_that_ranks_found_stand_beside_those_that_were_asked_for(tmp_
     write_json(paths.cell, {"training": {"precision": "bf16"}})
     found = Precisions("bf16", "fp32", "fp32", None, "fp32", "fp32")
     write_json(
-        paths.rank(0), RankRecord(0, "n1", 0, "H200", 0, 0, 0, 0, 1, 1, 0.0, precisions=found)
+        paths.rank(0),
+        RankRecord(0, "n1", 0, "H200", 0, 0, 0, 0, 1, pid=1, started_unix_s=0.0, precisions=found),
     )
     pages = pages_of(tables_of([cell_row(KNOWN)], [run_row(KNOWN, 1)]), tmp_path)
     assert pages["configurations"][0]["sections"] == [

@@ -10,7 +10,7 @@ from research import engine_on_gpus
 from research.measuring.engine_cells import make_cells, option_sets
 from research.measuring.engine_steps import rates
 from workflow_lib import memory
-from workflow_lib.training import capabilities
+from workflow_lib.trainers import capabilities
 
 _SETS = [(name, gpus) for name in sorted(option_sets(4)) for gpus in (2, 4, 8)]
 

@@ -158,8 +158,8 @@ def test_torchtitans_model_has_as_many_parameters_as_ours():
 def test_records_say_how_layers_were_divided(monkeypatch):
     monkeypatch.setattr(engine_steps, "_begin", lambda: 0)
     monkeypatch.setattr(engine_steps, "_measured", lambda *_: {"loss": 1.0})
-    monkeypatch.setattr("workflow_lib.training.mesh.create", lambda *_: None)
-    monkeypatch.setattr("workflow_lib.training.engines.create", lambda *_: None)
+    monkeypatch.setattr("workflow_lib.trainers.native.mesh.create", lambda *_: None)
+    monkeypatch.setattr("workflow_lib.trainers.engines.create", lambda *_: None)
     monkeypatch.setattr(engine_steps.tokens, "on_device", lambda *_: ())
     peer = SimpleNamespace(step=None, stage_layers=lambda: [3, 1])
     monkeypatch.setattr(peer_torchtitan, "Peer", lambda *_: peer)

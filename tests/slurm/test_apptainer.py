@@ -181,5 +181,5 @@ def test_no_process_of_a_container_is_left(contained, slurm_cluster, how, outcom
 def _of_containers() -> list[str]:
     """Processes of containers, and what started these."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    signs = ("Apptainer runtime parent", "workflow_lib.training", "workflow_lib.telemetry")
+    signs = ("Apptainer runtime parent", "workflow_lib.trainers.native", "workflow_lib.telemetry")
     return [line for line in listed.stdout.splitlines() if any(sign in line for sign in signs)]

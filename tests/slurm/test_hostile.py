@@ -205,7 +205,7 @@ def test_modules_paths_and_the_interpreter_arrive(site):
         loaded = [call.argv[1:] for call in job.calls if Path(call.argv[0]).name == "module"]
         assert sorted(loaded) == sorted(["load", value] for value in MODULES)
         run = str(job.run.directory)
-        training = ["-m", "workflow_lib.launch.job.rank", run, "-m", "workflow_lib.training"]
+        training = ["-m", "workflow_lib.launch.job.rank", run, "-m", "workflow_lib.trainers.native"]
         ranks = [call for call in job.calls if call.argv[1:] == [*training, f"{run}/cell.json"]]
         assert len(ranks) == 2
         assert {call.environment["PYTHONPATH"].split(os.pathsep)[0] for call in ranks} == {

@@ -80,8 +80,10 @@ def write_rank(
     address: str | None = None,
 ) -> None:
     """A rank's record and steps."""
-    place = (rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000, 1, 90.0)
-    record = records.RankRecord(*place, gpu_uuid=uuid, pci_address=address)
+    place = (rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000)
+    record = records.RankRecord(
+        *place, pid=1, started_unix_s=90.0, gpu_uuid=uuid, pci_address=address
+    )
     records.write_json(paths.rank(rank), record)
     write_steps(paths, rank)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.training.tokenize import byte_tokenizer, tokenize
+from workflow_lib.trainers.native.tokenize import byte_tokenizer, tokenize
 
 
 @pytest.fixture(scope="module")

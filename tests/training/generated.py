@@ -9,11 +9,11 @@ import torch
 
 from tests.training.ranks import on_every_rank
 from workflow_lib.records import Cell
-from workflow_lib.training import mesh as meshes
-from workflow_lib.training.data import SyntheticTokens, step_batches
-from workflow_lib.training.engines.generation import GenerationEngine
-from workflow_lib.training.mesh import Mesh
-from workflow_lib.training.precisions import checked
+from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
+from workflow_lib.trainers.native.engines.generation import GenerationEngine
+from workflow_lib.trainers.native.mesh import Mesh
+from workflow_lib.trainers.native.precisions import checked
 
 
 def generated(cell: Cell, mesh: Mesh) -> list[list[list[int]]] | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from workflow_lib.training.launch import Launch
+from workflow_lib.trainers.native.launch import Launch
 
 _RANKS_A_GPU = int(os.environ.get("TRIPTYCH_TEST_RANKS_A_GPU", "1"))
 

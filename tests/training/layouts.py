@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, TRAINING
 from workflow_lib.records import Degrees, Model, Training
-from workflow_lib.training import mesh as meshes
-from workflow_lib.training.model import Decoder, parts
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native.model import Decoder, parts
+from workflow_lib.trainers.native.weights import Weights
 
 SLICED = {"sequence_parallel": True}
 OVERLAP = {"sequence_parallel": True, "overlap": True}

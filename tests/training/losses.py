@@ -14,11 +14,11 @@ import torch
 
 from tests.training.ranks import on_every_rank
 from workflow_lib.records import Cell
-from workflow_lib.training import device as devices
-from workflow_lib.training import engines
-from workflow_lib.training import mesh as meshes
-from workflow_lib.training.data import TokenFile, step_batches
-from workflow_lib.training.precisions import checked
+from workflow_lib.trainers import engines
+from workflow_lib.trainers.native import device as devices
+from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native.data import TokenFile, step_batches
+from workflow_lib.trainers.native.precisions import checked
 
 
 def losses(cell: Cell, device: devices.Device, tokens: Path) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from tests.training.ranks import on_every_rank
 from workflow_lib.records import Cell
-from workflow_lib.training import device as devices
-from workflow_lib.training import engines
-from workflow_lib.training import mesh as meshes
-from workflow_lib.training.data import SyntheticTokens, step_batches
-from workflow_lib.training.engines import deepspeed as with_deepspeed
-from workflow_lib.training.engines.torch import sharding
-from workflow_lib.training.precisions import MOMENTS, WrongPrecision, checked
+from workflow_lib.trainers import engines
+from workflow_lib.trainers.deepspeed import engine as with_deepspeed
+from workflow_lib.trainers.native import device as devices
+from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
+from workflow_lib.trainers.native.engines import sharding
+from workflow_lib.trainers.native.precisions import MOMENTS, WrongPrecision, checked
 
 
 def told(**changes: object) -> Callable[[], object]:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from tests.training.ranks import on_every_rank
 from workflow_lib.records import Cell
-from workflow_lib.training import device as devices
-from workflow_lib.training import engines
-from workflow_lib.training import mesh as meshes
-from workflow_lib.training.data import SyntheticTokens, step_batches
-from workflow_lib.training.norms import RMSNorm
+from workflow_lib.trainers import engines
+from workflow_lib.trainers.native import device as devices
+from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
+from workflow_lib.trainers.native.norms import RMSNorm
 
 
 class _Poison(torch.autograd.Function):

@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from tests.training import gpus
 from workflow_lib.records import Cell, read_record, write_json
-from workflow_lib.training import device as devices
-from workflow_lib.training.capabilities import refusal
-from workflow_lib.training.launch import detect
+from workflow_lib.trainers.capabilities import refusal
+from workflow_lib.trainers.native import device as devices
+from workflow_lib.trainers.native.launch import detect
 
 
 def launch(

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from workflow_lib.records import Cell
-from workflow_lib.training.data import TokenFile, step_batches
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import Decoder, parts
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native.data import TokenFile, step_batches
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import Decoder, parts
+from workflow_lib.trainers.native.weights import Weights
 
 
 def reference(cell: Cell, tokens: Path, device: str = "cpu") -> tuple[list[float], list[float]]:

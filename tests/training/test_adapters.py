@@ -15,12 +15,12 @@ from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib import formulas
 from workflow_lib.records import Degrees
-from workflow_lib.training.adapters import AdaptedLinear
-from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import Decoder, parts
-from workflow_lib.training.tensor_parallel import TensorParallel
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native.adapters import AdaptedLinear
+from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParallelLinear
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import Decoder, parts
+from workflow_lib.trainers.native.tensor_parallel import TensorParallel
+from workflow_lib.trainers.native.weights import Weights
 
 WEIGHTS = Weights(single_process(torch.device("cpu")), 7, torch.float32, torch.float32)
 LORA = {"workload": "lora", "lora_rank": 4, "learning_rate": 1e-3}

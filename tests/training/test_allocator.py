@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workflow_lib.training import allocator
-from workflow_lib.training.device import Device
+from workflow_lib.trainers.native import allocator
+from workflow_lib.trainers.native.device import Device
 
 GPU = torch.device("cuda", 0)
 STATS = {"num_alloc_retries": 3, "num_device_free": 17}

@@ -5,7 +5,7 @@ import pytest
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
 from workflow_lib.records import Degrees
-from workflow_lib.training.capabilities import refusal, with_backend
+from workflow_lib.trainers.capabilities import refusal, with_backend
 
 ZERO_BUBBLE = Degrees(pp=2, schedule="zero-bubble")
 V_SHAPED = Degrees(pp=2, virtual_stages=2, schedule="zero-bubble-v")

@@ -8,7 +8,7 @@ from research.pages import backends
 from tests.training import test_adapters, test_equality, test_float8, test_generation
 from tests.training.cells import LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
-from workflow_lib.training.capabilities import BACKENDS
+from workflow_lib.trainers.capabilities import BACKENDS
 
 STUDY = backends.the_study()
 #: by workload, the cells that are compared with one process

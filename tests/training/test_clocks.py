@@ -15,7 +15,7 @@ import pytest
 
 from tests.training.cells import GPT, cell
 from workflow_lib.records import Degrees, NodeClock, RunPaths, read_record, write_json
-from workflow_lib.training import clocks
+from workflow_lib.trainers.native import clocks
 
 TOKEN = b"0123456789abcdef"
 AHEAD_S, DRIFT = 0.3, 50e-6
@@ -118,7 +118,7 @@ def test_a_run_of_two_nodes_compares_their_clocks_before_and_after(tmp_path: Pat
     shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "workflow_lib.training", str(paths.cell)],
+            [sys.executable, "-m", "workflow_lib.trainers.native", str(paths.cell)],
             env={**os.environ, **shared, "RANK": str(rank), "SLURMD_NODENAME": f"node{rank}"},
             stderr=subprocess.PIPE,
             text=True,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from workflow_lib.training.context_parallel import ContextParallel, chunks_of, cut, seen_by
+from workflow_lib.trainers.native.context_parallel import ContextParallel, chunks_of, cut, seen_by
 
 
 def test_chunks_are_as_drawn_by_hand():

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from workflow_lib.training import cross_entropy as module
-from workflow_lib.training.cross_entropy import cross_entropy
+from workflow_lib.trainers.native import cross_entropy as module
+from workflow_lib.trainers.native.cross_entropy import cross_entropy
 
 
 def drawn(tokens=50, vocabulary=37):

@@ -8,14 +8,14 @@ import torch
 
 from tests.training.cells import LLAMA, cell
 from workflow_lib.records import Data, Degrees, coordinates
-from workflow_lib.training.data import (
+from workflow_lib.trainers.native.data import (
     DataError,
     SyntheticTokens,
     TokenFile,
     open_source,
     step_batches,
 )
-from workflow_lib.training.mesh import Mesh
+from workflow_lib.trainers.native.mesh import Mesh
 
 CPU = torch.device("cpu")
 

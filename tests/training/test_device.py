@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.training.cells import cell
-from workflow_lib.training import device as device_module
-from workflow_lib.training.device import choose
-from workflow_lib.training.launch import Launch
+from workflow_lib.trainers.native import device as device_module
+from workflow_lib.trainers.native.device import choose
+from workflow_lib.trainers.native.launch import Launch
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_on_a_cpu_deepspeed_asks_no_program_how_many_ranks_there_are(tmp_path):
     numactl.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-started\n", encoding="utf-8")
     numactl.chmod(0o755)
     asked = (
-        "import torch; from workflow_lib.training.engines.deepspeed import import_deepspeed; "
+        "import torch; from workflow_lib.trainers.deepspeed.engine import import_deepspeed; "
         "import_deepspeed(torch.device('cpu')); "
         "from deepspeed.accelerator import get_accelerator; "
         "print('ranks', get_accelerator().device_count())"

@@ -21,8 +21,8 @@ from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib.records import Degrees, precisions_of
-from workflow_lib.training.capabilities import refusal
-from workflow_lib.training.tokenize import byte_tokenizer, tokenize
+from workflow_lib.trainers.capabilities import refusal
+from workflow_lib.trainers.native.tokenize import byte_tokenizer, tokenize
 
 FULL = {"recomputation": "full"}
 SELECTIVE = {"recomputation": "selective"}

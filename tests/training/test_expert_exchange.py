@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from tests.training.kept import kept_bytes
-from workflow_lib.training.expert_exchange import ExchangeBeside
+from workflow_lib.trainers.native.expert_exchange import ExchangeBeside
 
 HIDDEN, INNER = 6, 5
 

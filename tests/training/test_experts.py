@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from tests.training.cells import MIXTRAL, TRAINING
-from workflow_lib.training.expert_products import expert_product, has_grouped_product
-from workflow_lib.training.experts import choices_of
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import Decoder, parts
-from workflow_lib.training.routing import (
+from workflow_lib.trainers.native.expert_products import expert_product, has_grouped_product
+from workflow_lib.trainers.native.experts import choices_of
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import Decoder, parts
+from workflow_lib.trainers.native.routing import (
     Choices,
     attach,
     balanced_rows,
@@ -19,7 +19,7 @@ from workflow_lib.training.routing import (
     dropless_rows,
     reorder,
 )
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native.weights import Weights
 
 CPU = torch.device("cpu")
 #: four tokens choose one of two experts; the first expert is chosen three times

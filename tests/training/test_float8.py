@@ -20,13 +20,13 @@ from tests.training.cells import GPT, LLAMA, MODERN, NEOX, TRAINING, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib.records import Degrees, precisions_of
-from workflow_lib.training.capabilities import refusal
-from workflow_lib.training.float8 import Float8Map, convert, precision_of_products
-from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import Decoder, TransformerLayer, parts
-from workflow_lib.training.tensor_parallel import TensorParallel
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.capabilities import refusal
+from workflow_lib.trainers.native.float8 import Float8Map, convert, precision_of_products
+from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParallelLinear
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import Decoder, TransformerLayer, parts
+from workflow_lib.trainers.native.tensor_parallel import TensorParallel
+from workflow_lib.trainers.native.weights import Weights
 
 CPU = torch.device("cpu")
 WEIGHTS = Weights(single_process(CPU), 7, torch.bfloat16)

@@ -16,13 +16,13 @@ from tests.training.ranks import launch
 from tests.training.test_peer_models import llama_as_ours, llama_peer, mixtral_peer, randomised
 from tests.training.test_program import rows, run
 from workflow_lib.records import Degrees, RunPaths
-from workflow_lib.training.capabilities import refusal
-from workflow_lib.training.data import SyntheticTokens, step_batches
-from workflow_lib.training.engines.generation import GenerationEngine, greedy
-from workflow_lib.training.key_value_cache import KeyValueCache, MovingPlace, Place
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import Decoder, parts
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.capabilities import refusal
+from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
+from workflow_lib.trainers.native.engines.generation import GenerationEngine, greedy
+from workflow_lib.trainers.native.key_value_cache import KeyValueCache, MovingPlace, Place
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import Decoder, parts
+from workflow_lib.trainers.native.weights import Weights
 
 MESH = single_process(torch.device("cpu"))
 INFERENCE = {

@@ -5,8 +5,8 @@ import torch
 
 from tests.training.cells import HARDWARE
 from workflow_lib.records import Degrees, Telemetry
-from workflow_lib.training import device
-from workflow_lib.training.launch import Launch, check, detect
+from workflow_lib.trainers.native import device
+from workflow_lib.trainers.native.launch import Launch, check, detect
 
 SLURM = {
     "SUBMITIT_EXECUTOR": "slurm",

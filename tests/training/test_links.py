@@ -9,9 +9,9 @@ import torch
 
 from workflow_lib.records import LinkReading
 from workflow_lib.telemetry.source import UnreadableError
-from workflow_lib.training import links
-from workflow_lib.training.device import Device
-from workflow_lib.training.links import LinkCounting
+from workflow_lib.trainers.native import links
+from workflow_lib.trainers.native.device import Device
+from workflow_lib.trainers.native.links import LinkCounting
 
 GPU = Device(torch.device("cpu"), "NVIDIA H200", 0, "nccl", "GPU-a")
 RENEWED_S = 0.1

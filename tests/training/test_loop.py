@@ -10,10 +10,10 @@ import torch
 
 from tests.training.cells import LLAMA, cell
 from workflow_lib.records import Precisions, RankRecord, RunPaths
-from workflow_lib.training.data import SyntheticTokens
-from workflow_lib.training.device import Device
-from workflow_lib.training.loop import Run, train
-from workflow_lib.training.mesh import single_process
+from workflow_lib.trainers.native.data import SyntheticTokens
+from workflow_lib.trainers.native.device import Device
+from workflow_lib.trainers.native.loop import Run, train
+from workflow_lib.trainers.native.mesh import single_process
 
 
 class Watched:
@@ -43,7 +43,7 @@ def unfrozen() -> Iterator[None]:
 @pytest.mark.parametrize("warmup_steps", [0, 2])
 def test_measured_steps_wait_for_no_full_collection(tmp_path, unfrozen, warmup_steps):
     device = Device(torch.device("cpu"), "CPU", None, "gloo")
-    record = RankRecord(0, "here", None, "CPU", 0, 0, 0, 0, 1, 1, 0.0)
+    record = RankRecord(0, "here", None, "CPU", 0, 0, 0, 0, 1, pid=1, started_unix_s=0.0)
     source = SyntheticTokens(LLAMA.vocabulary_size)
     short = cell(warmup_steps=warmup_steps, measured_steps=3)
     mesh, paths = single_process(device.torch), RunPaths(tmp_path)

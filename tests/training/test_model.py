@@ -6,10 +6,10 @@ import torch
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, TRAINING
 from workflow_lib.formulas import parameters
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import Decoder, held_parameters, parts
-from workflow_lib.training.rotary import rotary_table, rotate
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import Decoder, held_parameters, parts
+from workflow_lib.trainers.native.rotary import rotary_table, rotate
+from workflow_lib.trainers.native.weights import Weights
 
 MESH = single_process(torch.device("cpu"))
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workflow_lib.training.engines.torch import waiting
-from workflow_lib.training.engines.torch.pipeline import one_forward_one_backward
+from workflow_lib.trainers.native.engines import waiting
+from workflow_lib.trainers.native.engines.pipeline import one_forward_one_backward
 
 
 @pytest.fixture(scope="module")

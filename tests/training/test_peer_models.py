@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, NEOX, TRAINING
-from workflow_lib.training.cross_entropy import cross_entropy
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import Decoder, parts
-from workflow_lib.training.routing import balancing_loss
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native.cross_entropy import cross_entropy
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import Decoder, parts
+from workflow_lib.trainers.native.routing import balancing_loss
+from workflow_lib.trainers.native.weights import Weights
 
 TOKENS = torch.randint(257, (2, 65), generator=torch.Generator().manual_seed(3))
 INPUTS, TARGETS = TOKENS[:, :-1], TOKENS[:, 1:]

@@ -19,11 +19,11 @@ from workflow_lib.records import (
     read_record,
     write_json,
 )
-from workflow_lib.training.data import SyntheticTokens
-from workflow_lib.training.device import Device
-from workflow_lib.training.loop import Run, train
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.precisions import WrongPrecision, checked
+from workflow_lib.trainers.native.data import SyntheticTokens
+from workflow_lib.trainers.native.device import Device
+from workflow_lib.trainers.native.loop import Run, train
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.precisions import WrongPrecision, checked
 
 BF16 = {"precision": "bf16"}
 #: mistake, backend, options, and what is said of it
@@ -105,7 +105,7 @@ class Fake:
 @pytest.fixture
 def run(tmp_path):
     """One rank's run of a cell with one replica."""
-    record = RankRecord(0, "here", None, "CPU", 0, 0, 0, 0, 1, 1, 0.0)
+    record = RankRecord(0, "here", None, "CPU", 0, 0, 0, 0, 1, pid=1, started_unix_s=0.0)
     device = Device(torch.device("cpu"), "CPU", None, "gloo")
     source = SyntheticTokens(LLAMA.vocabulary_size)
     mesh = single_process(device.torch)

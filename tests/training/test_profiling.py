@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from workflow_lib.analysis.traces.reading import read_trace
-from workflow_lib.training import profiling
+from workflow_lib.trainers.native import profiling
 
 CPU = torch.device("cpu")
 

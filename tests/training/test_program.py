@@ -37,7 +37,7 @@ from workflow_lib.records import (
     read_record,
     write_json,
 )
-from workflow_lib.training.tokenize import byte_tokenizer, tokenize
+from workflow_lib.trainers.native.tokenize import byte_tokenizer, tokenize
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.slow
 def command(ranks, path, *options):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     launcher = launcher if ranks > 1 else []
-    return [sys.executable, *launcher, "-m", "workflow_lib.training", str(path), *options]
+    return [sys.executable, *launcher, "-m", "workflow_lib.trainers.native", str(path), *options]
 
 
 def run(directory, one, ranks=1, options=()):

@@ -8,9 +8,9 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.training.cells import GPT, LLAMA, TRAINING
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import parts
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import parts
+from workflow_lib.trainers.native.weights import Weights
 
 
 def layer_of(model):

@@ -3,12 +3,12 @@ import torch
 
 from tests.training.cells import GPT, LLAMA, TRAINING
 from workflow_lib.records import Degrees
-from workflow_lib.training.layers import OutputHead, TokenEmbedding
-from workflow_lib.training.mesh import single_process
-from workflow_lib.training.model import TransformerLayer, parts
-from workflow_lib.training.norms import RMSNorm
-from workflow_lib.training.stages import bounds, split
-from workflow_lib.training.weights import Weights
+from workflow_lib.trainers.native.layers import OutputHead, TokenEmbedding
+from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.model import TransformerLayer, parts
+from workflow_lib.trainers.native.norms import RMSNorm
+from workflow_lib.trainers.native.stages import bounds, split
+from workflow_lib.trainers.native.weights import Weights
 
 WEIGHTS = Weights(single_process(torch.device("cpu")), 7, torch.float32)
 

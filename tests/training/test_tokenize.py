@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workflow_lib.training import tokenize as module
-from workflow_lib.training.tokenize import (
+from workflow_lib.trainers.native import tokenize as module
+from workflow_lib.trainers.native.tokenize import (
     STANDARD_LIBRARY,
     TokenizeError,
     byte_tokenizer,
@@ -157,7 +157,7 @@ def test_a_failed_run_leaves_the_tokens_that_were_there(tmp_path):
 #: a tokenizer that says when it has written a document, and goes on when its input ends
 STOPPED_MIDWAY = """
 import sys
-from workflow_lib.training import tokenize
+from workflow_lib.trainers.native import tokenize
 
 pieces = tokenize.pieces
 

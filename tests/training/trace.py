@@ -20,12 +20,12 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from tests.training.cells import LLAMA, MIXTRAL, cell
 from workflow_lib.records import Cell, Degrees
-from workflow_lib.training import expert_exchange
-from workflow_lib.training import mesh as meshes
-from workflow_lib.training.data import SyntheticTokens, step_batches
-from workflow_lib.training.engines.torch import waiting
-from workflow_lib.training.engines.torch.engine import TorchEngine
-from workflow_lib.training.model import TransformerLayer
+from workflow_lib.trainers.native import expert_exchange
+from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
+from workflow_lib.trainers.native.engines import waiting
+from workflow_lib.trainers.native.engines.torch import TorchEngine
+from workflow_lib.trainers.native.model import TransformerLayer
 
 CELLS = {
     f"{name} {'on' if overlap else 'off'}": cell(

@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from tests.training.ranks import on_every_rank
 from workflow_lib.records import Cell, group_members
-from workflow_lib.training import device as devices
-from workflow_lib.training import engines
-from workflow_lib.training import mesh as meshes
-from workflow_lib.training.collectives import named_group
-from workflow_lib.training.data import SyntheticTokens, step_batches
+from workflow_lib.trainers import engines
+from workflow_lib.trainers.native import device as devices
+from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native.collectives import named_group
+from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
 
 KINDS = {
     "c10d::allreduce_": "all-reduce",

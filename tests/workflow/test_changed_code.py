@@ -12,7 +12,7 @@ from workflow_lib.records import EndedRecord, Outcome, OutcomeRecord, RankRecord
 
 pytestmark = pytest.mark.slow
 
-TRAINING = "workflow_lib/training/__main__.py"
+TRAINING = "workflow_lib/trainers/native/__main__.py"
 #: what the older version has at the beginning of its training: it waits until it may go on
 HELD = """
     while not paths.directory.with_name("go on").exists():

@@ -137,7 +137,7 @@ def test_nothing_is_done_twice(finished):
 
 def test_a_comment_in_the_training_code_does_nothing(finished):
     first = '"""'
-    with edited(finished, "workflow_lib/training/loop.py", first, f"# a comment\n{first}"):
+    with edited(finished, "workflow_lib/trainers/native/loop.py", first, f"# a comment\n{first}"):
         assert finished.planned_jobs() == set()
 
 

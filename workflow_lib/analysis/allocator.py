@@ -10,7 +10,7 @@ import polars as pl
 
 from workflow_lib.analysis.known import Known, Values, known
 from workflow_lib.analysis.steps import Steps
-from workflow_lib.records import RankRecord
+from workflow_lib.records import NOT_TOLD, RankRecord
 
 #: measures of a run and columns of a GPU, which are columns of STEPS
 COUNTS = ("allocator_retries", "allocator_frees")
@@ -29,7 +29,7 @@ def allocator_values(steps: Steps) -> Values:
     why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
     found["memory_pressure"] = known(pressure, why)
     told = {rank.allocator for rank in steps.ranks}
-    absent = _CPU if any(rank.gpu is None for rank in steps.ranks) else _EARLIER
+    absent = next((_why_absent(rank) for rank in steps.ranks if rank.allocator is None), "")
     found["allocator"] = known(None if None in told else "; ".join(sorted(map(str, told))), absent)
     return found
 
@@ -42,11 +42,15 @@ def counts_of_rank(steps: Steps, rank: RankRecord) -> Values:
     return {name: _rise(rank, before[name].to_list(), after[name].item()) for name in COUNTS}
 
 
+def _why_absent(rank: RankRecord) -> str:
+    if not rank.on_gpu:
+        return _CPU
+    return NOT_TOLD if rank.parameters is None else _EARLIER
+
+
 def _rise(rank: RankRecord, before: list[int | None], after: int | None) -> Known:
-    if rank.gpu is None:
-        return None, _CPU
-    if rank.allocator is None:
-        return None, _EARLIER
+    if rank.allocator is None or not rank.on_gpu:
+        return None, _why_absent(rank)
     if after is None:
         return None, f"torch's allocator does not count them ({rank.allocator})"
     if not before:

@@ -1,6 +1,6 @@
 """Bytes over the links of each GPU in the steps that count, from counters that its rank read.
 
-A rank reads its GPU's counters between steps (:mod:`workflow_lib.training.links`), so their growth
+A rank reads its GPU's counters between steps (trainers/native/links.py), so their growth
 is that of whole steps. The steps that count get a share of it in proportion to their number. The
 sampler's readings are not used, because they fall anywhere within a step.
 """
@@ -14,7 +14,7 @@ import polars as pl
 from workflow_lib.analysis.clocks import corrected
 from workflow_lib.analysis.known import Known, Values
 from workflow_lib.analysis.steps import Steps
-from workflow_lib.records import LinkCount, NodeClock, RunPaths, read_if_there
+from workflow_lib.records import NOT_TOLD, LinkCount, NodeClock, RunPaths, read_if_there
 
 #: column → field of LinkReading
 COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
@@ -38,6 +38,8 @@ def link_values(
         count = read_if_there(paths.link_count(rank), LinkCount)
         own = steps.rows.filter(pl.col("rank") == rank)
         reason = _why_not(count, own, steps.clocks.get(node))
+        if count is None and steps.ranks[rank].parameters is None:
+            reason = NOT_TOLD
         found[node, gpu] = {
             column: _bytes(count, each, counted_steps) if count and not reason else (None, reason)
             for column, each in COLUMNS.items()

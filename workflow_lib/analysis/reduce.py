@@ -326,7 +326,7 @@ def _users_of_gpus(paths: RunPaths, steps: Steps) -> dict[str, dict[int, int]]:
     }
     for rank in steps.ranks:
         gpus, start, number = users.setdefault(rank.node, {}), starts[rank.node], rank.gpu
-        if number is not None and start is not None:
+        if rank.on_gpu and start is not None:
             number = start.number_of(rank)
             if number is None:
                 raise RecordError(

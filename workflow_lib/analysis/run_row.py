@@ -14,6 +14,7 @@ from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import (
     MEASURES,
+    NOT_TOLD,
     RUNS,
     Cell,
     OutcomeRecord,
@@ -89,7 +90,7 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     """Peak memory as torch's allocator held it and as the driver counted it, and the relative error
     of the plan's estimate."""
     unknown = "no rank recorded it"
-    if any(rank.gpu is None for rank in steps.ranks):
+    if any(not rank.on_gpu for rank in steps.ranks):
         unknown = "trained on a CPU, whose memory no driver counts"
     reserved, used = (
         _of_fullest(steps, name, unknown) for name in ("memory_reserved_bytes", "memory_used_bytes")
@@ -164,9 +165,9 @@ def _utilisation(tokens_per_s_per_gpu: float, flops_per_token: float, peak: Know
 def _peak(cell: Cell, steps: Steps, precision: Precision) -> Known:
     """The peak in a precision of the GPU that trained, in FLOP/s, or why it is not known."""
     hardware = cell.hardware
-    devices = sorted({rank.device_name for rank in steps.ranks})
-    if any(rank.gpu is None for rank in steps.ranks):
-        return None, f"trained on a CPU ({', '.join(devices)}), whose peak is not known"
+    devices = sorted({rank.device_name for rank in steps.ranks if rank.device_name})
+    if any(not rank.on_gpu for rank in steps.ranks):
+        return None, f"trained on a CPU ({', '.join(devices) or NOT_TOLD}), whose peak is not known"
     for device in devices:
         if why := gpu_models.mismatch(hardware.gpu, device):
             return None, (
@@ -179,5 +180,5 @@ def _peak(cell: Cell, steps: Steps, precision: Precision) -> Known:
     return known(
         peak,
         f"platform {hardware.platform} gives no {precision} peak, and that of "
-        f"{' and '.join(map(repr, devices))} is not known",
+        f"{' and '.join(map(repr, devices)) or 'its GPUs'} is not known",
     )

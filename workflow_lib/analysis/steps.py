@@ -13,6 +13,7 @@ from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_files
 from workflow_lib.records import (
     STEPS,
+    STEPS_REQUIRED,
     Cell,
     NodeClock,
     RankRecord,
@@ -20,8 +21,6 @@ from workflow_lib.records import (
     RunPaths,
     read_record,
 )
-
-_OPTIONAL = tuple(column.name for column in STEPS if column.optional)
 
 #: a larger relative difference between the losses of two ranks is not rounding
 _LOSS_ROUNDING = 1e-5
@@ -60,12 +59,13 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     step is missing, or the ranks' tokens are not those that the cell asks for.
     """
     generates = cell.training.workload == "inference"
-    optional = (*_OPTIONAL, *(() if generates else ("prefill_ended_unix_s",)))
-    required = tuple(column.name for column in STEPS if column.name not in optional)
+    required = (*STEPS_REQUIRED, *(("prefill_ended_unix_s",) if generates else ()))
     numbers = range(cell.degrees.world_size)
     ranks = [read_record(paths.rank(number), RankRecord) for number in numbers]
     files = [paths.rank_steps(number) for number in numbers]
-    replicas = {number: rank.dp_rank for number, rank in enumerate(ranks)}
+    # A rank that tells no group trains on tokens of its own.
+    told = all(rank.dp_rank is not None for rank in ranks)
+    replicas = {number: rank.dp_rank if told else number for number, rank in enumerate(ranks)}
     rows = (
         read_files(files, STEPS, required)
         .rename({"file": "rank"})

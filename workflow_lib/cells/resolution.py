@@ -13,7 +13,7 @@ from workflow_lib import feasibility
 from workflow_lib.cells.matrix import DEGREES
 from workflow_lib.config import OF_A_WORKLOAD, Platform, Protocol, TrainingAxes
 from workflow_lib.records import Degrees, Model, Training, axes
-from workflow_lib.training import capabilities
+from workflow_lib.trainers import capabilities
 
 
 def for_each_gpu(limits: int | tuple[int, ...] | None, gpus: int, platform: Platform) -> Any:

@@ -178,7 +178,7 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
 def _generating(model: Model, degrees: Degrees, training: Training, rank: int) -> MemoryEstimate:
     """The estimate for inference: weights, keys and values in every layer of all of a replica's
     sequences, and the layer that runs over the prompts of one micro-batch. See
-    training/engines/generation.py."""
+    trainers/native/engines/generation.py."""
     prompt = model.sequence_length - training.generated_tokens
     element = states.element_bytes(training)
     layers = sum(degrees.layers_of_stages(model.layers)[rank :: degrees.pp])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from workflow_lib.memory.states import element_bytes
 from workflow_lib.records import Degrees, Model, Training
 
-#: how many logits the loss holds in fp32 at once, as training/cross_entropy.py does
+#: how many logits the loss holds in fp32 at once, as trainers/native/cross_entropy.py does
 FP32_LOGITS = 2**26
 #: rows of the fullest expert-parallel rank divided by the mean, with dropless routing: an allowance
 DROPLESS_LOAD = 1.25
@@ -69,7 +69,7 @@ class Layer:
         #: Bytes while the feed-forward part runs and nothing is kept for a backward pass: it, its
         #: input, and the residual. Attention's have been freed.
         self.passing = each * max(feed_forward + 3 * residual, attention + normed + 2 * residual)
-        #: bytes kept without what is recomputed; training/recomputation.py lists what is kept
+        #: bytes kept without what is recomputed; recomputation.py of the native trainer lists it
         self.kept = each * kept
         #: gradients of the feed-forward part's inner activations, of its input and of the layer's
         #: input
@@ -151,8 +151,8 @@ def pipeline_bytes(
 
 
 def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
-    """Bytes of logits and their gradient, and of some logits in fp32; see
-    training/cross_entropy.py. DeepSpeed's pipeline keeps the logits of one more micro-batch."""
+    """Bytes of logits and their gradient, and of some logits in fp32
+    (trainers/native/cross_entropy.py). DeepSpeed's pipeline keeps those of one more micro-batch."""
     tokens = tokens_of_rank(model, degrees, training)
     count = tokens * model.padded_vocabulary_size / degrees.tp
     copies = 3 if degrees.pp > 1 and training.backend == "deepspeed" else 2

@@ -11,7 +11,7 @@ from workflow_lib.memory import Fit, MemoryEstimate, estimate
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import Machine
 from workflow_lib.records import Degrees, Model, Training, cell_axes
-from workflow_lib.training import capabilities
+from workflow_lib.trainers import capabilities
 
 #: values that are tried, besides every TP within a node that divides the model
 _PIPELINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

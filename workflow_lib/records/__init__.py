@@ -42,8 +42,16 @@ from workflow_lib.records.checks import CheckPaths, CheckRecord, Finding, NodeCh
 from workflow_lib.records.checksums import damaged, write_checksums
 from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.clocks import ClockReading, NodeClock
-from workflow_lib.records.columns import STEPS, Column
+from workflow_lib.records.columns import Column
 from workflow_lib.records.comparison_table import COMPARISON
+from workflow_lib.records.contract import (
+    NOT_TOLD,
+    STEPS,
+    STEPS_REQUIRED,
+    LinkCount,
+    LinkReading,
+    RankRecord,
+)
 from workflow_lib.records.degrees import Coordinates, Degrees, Schedule, coordinates, group_members
 from workflow_lib.records.files import (
     read_if_there,
@@ -62,12 +70,9 @@ from workflow_lib.records.outcomes import (
     ExitRecord,
     JobRecord,
     JobState,
-    LinkCount,
-    LinkReading,
     OrderRecord,
     Outcome,
     OutcomeRecord,
-    RankRecord,
     StopRecord,
     SubmissionRecord,
     SuspensionRecord,
@@ -134,6 +139,7 @@ __all__ = [
     "LIMITS_LEFT",
     "MEASURES",
     "NODES",
+    "NOT_TOLD",
     "OVERHEAD",
     "PLAN",
     "POWER_SAMPLES",
@@ -143,6 +149,7 @@ __all__ = [
     "SERIES_POINTS",
     "SLOTS",
     "STEPS",
+    "STEPS_REQUIRED",
     "STEP_TIMES",
     "SUMS",
     "TABLES",

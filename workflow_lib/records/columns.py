@@ -23,10 +23,8 @@ class Column:
     type: type
     unit: str
     description: str
-    #: whether a later version added the column, so that older files lack it
+    #: whether a file may lack the column: a later version added it, or not every trainer tells it
     later: bool = False
-    #: whether a row may have nothing in it; readers of other columns tell which they require
-    optional: bool = False
 
     @property
     def range(self) -> Range:
@@ -92,97 +90,10 @@ def sampled(columns: Iterable[Column]) -> dict[str, SampledColumn]:
 
 
 def columns(
-    *rows: tuple[str, type, str, str]
-    | tuple[str, type, str, str, bool]
-    | tuple[str, type, str, str, bool, bool],
+    *rows: tuple[str, type, str, str] | tuple[str, type, str, str, bool],
 ) -> tuple[Column, ...]:
-    """Columns from tuples of name, type, unit, description, whether :data:`LATER` and whether
-    :data:`OPTIONAL`.
-    """
+    """Columns from tuples of name, type, unit, description and whether :data:`LATER`."""
     return tuple(Column(*row) for row in rows)
 
 
-LATER, OPTIONAL = True, True
-
-#: steps/rank<n>.csv
-STEPS = columns(
-    ("step", int, "", "from 0, warm-up included"),
-    ("phase", str, "", "warmup or measured"),
-    ("started_unix_s", float, "s", "wall clock of the node at the start of the step"),
-    ("prefill_ended_unix_s", float, "s", "the same once all prompts were read; empty in training"),
-    ("ended_unix_s", float, "s", "wall clock of the node once the step's work had ended"),
-    (
-        "loss",
-        float,
-        "nat",
-        "mean cross-entropy over the global batch; empty where not known here",
-        not LATER,
-        OPTIONAL,
-    ),
-    ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
-    (
-        "memory_allocated_bytes",
-        int,
-        "B",
-        "allocated at the end of the step; host RSS on a CPU",
-        not LATER,
-        OPTIONAL,
-    ),
-    (
-        "memory_peak_bytes",
-        int,
-        "B",
-        "highest so far; host peak RSS on a CPU",
-        not LATER,
-        OPTIONAL,
-    ),
-    (
-        "memory_reserved_bytes",
-        int,
-        "B",
-        "highest so far that torch's allocator held, cached blocks included; empty on a CPU",
-        LATER,
-        OPTIONAL,
-    ),
-    (
-        "memory_used_bytes",
-        int,
-        "B",
-        "in use on the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
-        LATER,
-        OPTIONAL,
-    ),
-    (
-        "allocator_retries",
-        int,
-        "",
-        "how often torch's allocator found no memory, gave blocks back and tried again, since the "
-        "rank began; empty on a CPU",
-        LATER,
-        OPTIONAL,
-    ),
-    (
-        "allocator_frees",
-        int,
-        "",
-        "how many blocks it gave back to the driver, since the rank began; empty on a CPU",
-        LATER,
-        OPTIONAL,
-    ),
-    (
-        "expert_choices",
-        int,
-        "",
-        "how often this rank's routers chose an expert for a token; empty in a dense model",
-        LATER,
-        OPTIONAL,
-    ),
-    (
-        "dropped_choices",
-        int,
-        "",
-        "those of them that were dropped because the expert had its share already",
-        LATER,
-        OPTIONAL,
-    ),
-)
+LATER = True

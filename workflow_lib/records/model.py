@@ -50,7 +50,7 @@ class Model:
     ] = 500_000.0
     #: a single number divides all frequencies. Four numbers are Llama 3.1's: the divisor of low
     #: frequencies, the bounds of low and of high ones, and the original sequence length
-    #: (training/rotary.py)
+    #: (trainers/native/rotary.py)
     rotary_scaling: Annotated[
         tuple[float, ...],
         Axis(

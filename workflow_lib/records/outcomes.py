@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workflow_lib.records.training import Precisions
+from workflow_lib.records.contract import RankRecord
 
 
 class Outcome(enum.StrEnum):
@@ -173,80 +173,6 @@ def pci_address(bus_id: str | None) -> str | None:
     if found is None:
         return None
     return f"{int(found[1], 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}"
-
-
-@dataclass(frozen=True)
-class RankRecord:
-    """``steps/rank<n>.json``: where a rank ran and which part of the model it held."""
-
-    rank: int
-    node: str
-    #: index of the GPU in its node, as telemetry counts; null on a CPU
-    gpu: int | None
-    device_name: str
-    tp_rank: int
-    pp_rank: int
-    dp_rank: int
-    ep_rank: int
-    #: parameters that this rank holds, before any ZeRO partitioning
-    parameters: int
-    pid: int
-    started_unix_s: float
-    #: the precisions found before the first step, completed after it; null in records of earlier
-    #: versions
-    precisions: Precisions | None = None
-    #: the UUID that the driver gives its GPU; null on a CPU, on AMD GPUs, and in records of earlier
-    #: versions
-    gpu_uuid: str | None = None
-    #: PCI domain, bus and device of its GPU, "0000:c1:00"; null on a CPU, if torch does not tell
-    #: them, and in records of earlier versions
-    pci_address: str | None = None
-    #: the kernel's boot id of the node, and the job's id; null if not known, and in records of
-    #: earlier versions
-    boot_id: str | None = None
-    job_id: str | None = None
-    #: when its libraries were imported, its process groups made, and its part of the model built,
-    #: by its node's clock: where its start-up went; null in records of earlier versions
-    imported_unix_s: float | None = None
-    connected_unix_s: float | None = None
-    built_unix_s: float | None = None
-    #: the checksum of its text's tokens, which its node's first rank compares with that of
-    #: tokens.json; null on other ranks, for synthetic tokens, and in records of earlier versions
-    tokens_sha256: str | None = None
-    #: torch's allocator of the GPU, and its settings: "native, expandable_segments:True"; null on a
-    #: CPU, and in records of earlier versions
-    allocator: str | None = None
-    #: the checksum of the zip that it imported its code from; null in records of earlier versions
-    code_sha256: str | None = None
-
-    @property
-    def gpu_told(self) -> str:
-        """Its GPU, by the identity that messages give."""
-        return self.gpu_uuid or f"the GPU at {self.pci_address}"
-
-
-@dataclass(frozen=True)
-class LinkReading:
-    """A GPU's cumulative counters over all of its links, read between two steps."""
-
-    unix_time_s: float
-    sent_bytes: int
-    received_bytes: int
-
-
-@dataclass(frozen=True)
-class LinkCount:
-    """``steps/links-rank<n>.json``: bytes that a rank's GPU sent and received in whole steps."""
-
-    rank: int
-    #: the first step that was counted, and the number of counted steps
-    first_step: int
-    steps: int
-    #: before the first of them and after the last; null if there is a ``reason``
-    before: LinkReading | None
-    after: LinkReading | None
-    #: why nothing was counted; "" if it was
-    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c58d126bedab03e11171e51b730f4d3cb7e1ec843ccca8332266c78d0268a425
+# sha256 of all lines below: a9aed4898a55168204a45cd2b30a14b87a3267a6f1f3d0b9d6f602a77bfc37da
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -88,7 +88,7 @@ on_every_gpu=(
 )
 each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
-    -m workflow_lib.training "$cell"
+    -m workflow_lib.trainers.native "$cell"
 )
 # One process on this node.
 here=("$python")

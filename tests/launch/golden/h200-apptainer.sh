@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 30b2238ab27dbe9de84c994b636999bb6909f4033c6a4f597aa462dfbe733c42
+# sha256 of all lines below: 041a5d8386118818b487f4d32e37c126338a382a232c4a0b4b25a96bf2f2493b
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -118,7 +118,7 @@ on_every_gpu=(
 )
 each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
-    -m workflow_lib.training "$cell"
+    -m workflow_lib.trainers.native "$cell"
 )
 # One process on this node.
 here=("${container[@]}" "$python")

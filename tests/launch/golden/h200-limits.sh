@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 9bbdb96f801ad8c4f4b470e8e58735cafedea750dcf09bf90b93f1c6f0887e77
+# sha256 of all lines below: a2a55fdbcf18e76ae123cb9970ca851bc339a4598d4bba0265f77043d573c384
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -88,7 +88,7 @@ on_every_gpu=(
 )
 each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
-    -m workflow_lib.training "$cell"
+    -m workflow_lib.trainers.native "$cell"
 )
 # One process on this node.
 here=("$python")

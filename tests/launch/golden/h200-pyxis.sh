@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 6a6f0600033f79d9d52d419f2023503a70d682a50bc232fc36984e5e7f244951
+# sha256 of all lines below: 467d54150436b17390c486daff4b213c26bf09afa9bc9b0a213a539bcb32bb1f
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -94,7 +94,7 @@ on_every_gpu=(
 )
 each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
-    -m workflow_lib.training "$cell"
+    -m workflow_lib.trainers.native "$cell"
 )
 # One process on this node, with the node's own Python.
 here=("$python")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c8fdbc30f3be07c26f0894cc78f24ec8cd3ac5652e41fb913cddd44fa09737eb
+# sha256 of all lines below: b1504f995a17d11f2032fb39ef3d58d76dfdb92be4d5c5a68156cce4cf58eb5a
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -88,7 +88,7 @@ on_every_gpu=(
 )
 each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
-    -m workflow_lib.training "$cell"
+    -m workflow_lib.trainers.native "$cell"
 )
 # One process on this node.
 here=("$python")

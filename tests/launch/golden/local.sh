@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: a436fdb1747d87f3fc88ce946008227db2f728eaf3ad892e01b149dada64a935
+# sha256 of all lines below: 97269e0f084b34ecad2c02528b538678d80e02674189bf57cf57edccd1940b36
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -61,7 +61,7 @@ on_every_gpu=(
 )
 each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
-    -m workflow_lib.training "$cell" --tokens /srv/triptych/results/data/python-sources/tokens.json
+    -m workflow_lib.trainers.native "$cell" --tokens /srv/triptych/results/data/python-sources/tokens.json
 )
 # torch.distributed.run replaces "$$" by "$", and "$" with some words by a number.
 each_rank=("${each_rank[@]//\$/\$\$}")

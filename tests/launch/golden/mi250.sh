@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 1a798bdfdc6f866ea810f6dce32ed4be7a6440094b30bcdfaa74eb30c2df7aee
+# sha256 of all lines below: 746dde5f294f1ee9d29dfcb943ded356eecf5a6b8dec7a5c0603a1080adec251
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -88,7 +88,7 @@ on_every_gpu=(
 )
 each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
-    -m workflow_lib.training "$cell"
+    -m workflow_lib.trainers.native "$cell"
 )
 # One process on this node.
 here=("$python")

@@ -13,7 +13,9 @@ _WATCHDOG = "Watchdog caught collective operation timeout: "
 _RANK, _OPERATION = re.compile(r"\[rank(\d+)\]"), re.compile(r"OpType=(\w+)")
 #: a traceback's frame in torch's collectives, and one in this project's
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (\w+)')
-_OWN_FRAME = re.compile(r'File "[^"\n]*workflow_lib/(training/\S+\.py)", line (\d+), in (\w+)')
+_OWN_FRAME = re.compile(
+    r'File "[^"\n]*workflow_lib/(train(?:ers|ing)/\S+\.py)", line (\d+), in (\w+)'
+)
 #: how many ranks a sentence names at most
 _NAMED = 4
 

@@ -75,7 +75,12 @@ def _named(code: frozenset[str | None]) -> str:
 
 
 def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
-    """Whether the run's ``job.sh`` was changed after rendering, or is not the script that ran."""
+    """Whether the run's ``job.sh`` was changed after rendering, or is not the script that ran.
+
+    A run that another script started has none.
+    """
+    if not paths.script.exists():
+        return ended is not None and bool(ended.script_sha256)
     if not checksum.is_intact(paths.script):
         return True
     ran = ended.script_sha256 if ended is not None else ""

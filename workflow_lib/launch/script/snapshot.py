@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).parents[2]
 #: The modules that scripts run. A job's code is these and what they import, no figures.
 RUN_BY_JOBS = (
     *("launch.job.node", "launch.job.rank", "node_check"),
-    *("telemetry.__main__", "telemetry.limits", "training.__main__"),
+    *("telemetry.__main__", "telemetry.limits", "trainers.native.__main__"),
 )
 
 

@@ -162,7 +162,7 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
             "samples."
         )
     ranks = window.ranks[node]
-    trained = [rank for rank in ranks if rank.gpu is not None]
+    trained = [rank for rank in ranks if rank.on_gpu]
     if start.simulated and trained:
         raise InvalidTelemetryError(
             f"{path}: the readings are simulated, but node {node} trained on GPUs."
@@ -184,7 +184,6 @@ def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) 
     """Raise InvalidTelemetryError if a rank's GPU was not sampled, or if two ranks share a GPU."""
     taken: dict[int, int] = {}
     for rank in ranks:
-        assert rank.gpu is not None
         gpu = start.number_of(rank)
         if gpu is None:
             raise InvalidTelemetryError(

@@ -45,7 +45,7 @@ class SameSteps:
             ended_unix_s -= clock.ahead_at(ended_unix_s)
         # In training, all ranks exchange gradients. In inference, replicas exchange nothing, and
         # the first stage of a pipeline need not wait for the last.
-        group = (rank.dp_rank, rank.pp_rank) if self._inference else ()
+        group = (rank.dp_rank or 0, rank.pp_rank or 0) if self._inference else ()
         noted = self._steps.setdefault((group, step), _Step(began_unix_s, rank, ended_unix_s, rank))
         if began_unix_s > noted.began_unix_s:
             noted.began_unix_s, noted.began = began_unix_s, rank

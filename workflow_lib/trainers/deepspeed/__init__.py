@@ -1,0 +1,1 @@
+"""DeepSpeed steps the model of :mod:`workflow_lib.trainers.native`."""

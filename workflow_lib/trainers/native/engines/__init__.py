@@ -1,0 +1,1 @@
+"""torch steps the model: FSDP2 over replicas, torch.distributed.pipelining over stages."""

@@ -1,0 +1,192 @@
+"""Weights, gradients and optimiser states cut over the replicas by FSDP2.
+
+The ZeRO stages (arXiv 1910.02054) mean here:
+
+====  =====================================  ==========================================
+ 0    every replica holds all                gradients all-reduced once a step
+ 1    weights gathered once a step           gradients summed whole, reduced once a step
+ 2    weights gathered once a step           gradients reduced at every micro-batch
+ 3    weights gathered for each layer and    gradients reduced at every micro-batch
+      pass, and let go after it
+====  =====================================  ==========================================
+
+The optimiser works on fp32 weights. With bf16, weights are cast when they are gathered, and
+gradients are summed and reduced in fp32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
+
+from workflow_lib.records import SUMS, Precisions, Training
+from workflow_lib.trainers.native.device import on_gpu
+from workflow_lib.trainers.native.engines.waiting import (
+    AfterAllReduce,
+    AloneAllGather,
+    AloneReduceScatter,
+)
+from workflow_lib.trainers.native.mesh import Mesh, lone_group
+from workflow_lib.trainers.native.precisions import DTYPES, named
+
+
+class Sharding:
+    """Cuts modules over a cell's replicas, and controls when they communicate."""
+
+    def __init__(self, mesh: Mesh, training: Training) -> None:
+        assert mesh.dp_group is not None
+        self._stage, self._overlap = training.zero_stage, training.overlap
+        self._device = mesh.device
+        self._alone = lone_group(mesh.degrees) if self._stage == 0 else None
+        self._replicas = self._over(mesh.dp_group)
+        self._expert_replicas = (
+            self._over(mesh.expert_dp_group) if mesh.expert_dp_group is not None else None
+        )
+        self._precision = (
+            MixedPrecisionPolicy()
+            if training.precision == SUMS
+            else MixedPrecisionPolicy(DTYPES[training.held_precision], DTYPES[SUMS])
+        )
+        #: units in the order of the forward pass
+        self._units: list[FSDPModule] = []
+
+    @property
+    def cut(self) -> bool:
+        """Whether a replica holds only a part of the gradients that the optimiser sees."""
+        return self._stage > 0
+
+    def apply(self, module: nn.Module, keep: bool = False) -> None:
+        """Make a module a unit that is gathered and reduced at once; its spread experts become
+        another one.
+
+        With ``keep`` its weights stay gathered after the forward pass in ZeRO-3 too, because the
+        backward pass begins with them.
+        """
+        experts = [part for part in module.modules() if _spread(part)]
+        for part in experts:
+            assert self._expert_replicas is not None
+            self._unit(part, self._expert_replicas, keep)
+        self._unit(module, self._replicas, keep)
+        self._units += [unit for unit in (module, *experts) if isinstance(unit, FSDPModule)]
+
+    def finish(self, root: nn.Module) -> None:
+        """Make a stage one tree: weights that belong to no unit yet belong to its root."""
+        self._unit(root, self._replicas, keep=True)
+        if self._overlap:
+            # The host asks for the next unit's weights before it launches this one's kernels.
+            for unit, following in pairwise(self._units):
+                unit.set_modules_to_forward_prefetch([following])
+        self._units = []
+
+    def before_backward(self, root: FSDPModule, last: bool) -> None:
+        """Set what the next backward pass does; ``last`` says that it is of the step's last
+        micro-batch."""
+        root.set_requires_gradient_sync(last or self._stage >= 2)
+        root.set_reshard_after_backward(last or self._stage == 3)
+
+    @staticmethod
+    def after_weights(root: FSDPModule, last: bool) -> None:
+        """Sum the gradients of weights after a backward pass for weights only, and with ``last``
+        reduce them. FSDP2 does this by itself only after a backward pass through the whole stage.
+        """
+        assert isinstance(root, nn.Module)
+        for group in (each._get_fsdp_state()._fsdp_param_group for each in _units(root)):
+            if group is not None:
+                group.post_backward()
+        if last:
+            root._get_fsdp_state()._root_post_backward_final_callback()
+
+    @staticmethod
+    def precisions(roots: Iterable[nn.Module]) -> Precisions:
+        """The precisions that the units of some stages have by FSDP2's rules; moments are not
+        included."""
+        weights: set[torch.dtype] = set()
+        reduced: set[torch.dtype] = set()
+        held: set[torch.dtype] = set()
+        units = (each for root in roots for each in _units(root))
+        for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
+            if group is None:  # without weights of its own
+                continue
+            for parameter in (each.sharded_param for each in group.fsdp_params):
+                computing = group.mp_policy.param_dtype or parameter.dtype
+                weights.add(computing)
+                if parameter.requires_grad:
+                    reduced.add(group.mp_policy.reduce_dtype or computing)
+                    held.add(parameter.dtype)
+        return Precisions(
+            weights=named(weights),
+            # Sums of whole gradients have the reduced precision, those of cut gradients the held
+            # one.
+            gradients=named(reduced | held),
+            reduction=named(reduced),
+            gathering=named(weights),
+            master_weights=named(held),
+        )
+
+    def _over(self, group: dist.ProcessGroup) -> DeviceMesh:
+        if self._stage > 0:
+            return DeviceMesh.from_group(group, self._device.type)
+        # Replicated: cut over a group of only this rank, and all-reduced over the replicas.
+        assert self._alone is not None
+        return DeviceMesh.from_group(
+            [group, self._alone],
+            self._device.type,
+            mesh=torch.tensor(dist.get_process_group_ranks(group)).unsqueeze(1),
+            mesh_dim_names=("replicas", "cut"),
+        )
+
+    def _unit(self, module: nn.Module, mesh: DeviceMesh, keep: bool) -> None:
+        marks = {name: vars(parameter) for name, parameter in module.named_parameters()}
+        unit = fully_shard(
+            module,
+            mesh=mesh,
+            reshard_after_forward=self._stage == 3 and not keep,
+            shard_placement_fn=functools.partial(_placement, mesh.size(-1)),
+            mp_policy=self._precision,
+        )
+        if not on_gpu(self._device):
+            unit.set_force_sum_reduction_for_comms(True)  # gloo has no averages
+        if not self._overlap:
+            unit.set_custom_all_gather(AloneAllGather(self._device))  # type: ignore[arg-type]
+            unit.set_custom_reduce_scatter(AloneReduceScatter(self._device))  # type: ignore[arg-type]
+            if self._stage == 0:
+                unit.set_all_reduce_hook(AfterAllReduce(self._device))
+        # FSDP2 replaces the parameters; the new ones get the marks of the old ones.
+        for name, parameter in module.named_parameters():
+            vars(parameter).update(marks[name])
+
+
+def _units(root: nn.Module) -> Iterator[FSDPModule]:
+    """The units of a stage, which are gathered and reduced at once, with the stage itself first."""
+    return (each for each in root.modules() if isinstance(each, FSDPModule))
+
+
+def _placement(ranks: int, parameter: nn.Parameter) -> Shard | None:
+    """The dimension along which a weight is cut. Experts are cut by rows if there are fewer experts
+    than ranks, or if they would be spread unevenly. Other weights are cut by FSDP2's default, along
+    the first dimension."""
+    stacked = parameter.dim() == 3
+    if stacked and parameter.shape[0] % ranks and parameter.shape[1] % ranks == 0:
+        return Shard(1)
+    return None
+
+
+def _spread(module: nn.Module) -> bool:
+    """Whether a module holds experts that differ between ranks of an expert-parallel group."""
+    kinds = {
+        getattr(parameter, "allreduce", True) for parameter in module.parameters(recurse=False)
+    }
+    if len(kinds) > 1:
+        raise TypeError(
+            f"{type(module).__name__} holds spread experts beside other weights, which FSDP2 "
+            "cannot reduce over different groups: put the experts into a module of their own"
+        )
+    return kinds == {False}

@@ -1,0 +1,135 @@
+"""The dense feed-forward parts: GPT's and the gated one of Llama."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workflow_lib.records import Activation
+from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParallelLinear
+from workflow_lib.trainers.native.tensor_parallel import TensorParallel
+from workflow_lib.trainers.native.weights import Weights
+
+
+class PlainFeedForward(nn.Module):
+    """Two matrices with a GELU between them, and biases."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        parallel: TensorParallel,
+        name: str,
+        hidden_size: int,
+        ffn_size: int,
+        output_deviation: float,
+        approximate: str,
+    ) -> None:
+        """``approximate`` says which GELU, as torch calls them: none or tanh."""
+        super().__init__()
+        self.approximate = approximate
+        self.up = ColumnParallelLinear(
+            weights, parallel, [f"{name}.up"], hidden_size, [ffn_size], bias=True
+        )
+        self.down = RowParallelLinear(
+            weights, parallel, f"{name}.down", ffn_size, hidden_size, True, output_deviation
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(F.gelu(self.up(x), approximate=self.approximate))
+        return result
+
+
+class GatedFeedForward(nn.Module):
+    """SwiGLU or GeGLU (arXiv 2002.05202): three matrices without biases."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        parallel: TensorParallel,
+        name: str,
+        hidden_size: int,
+        ffn_size: int,
+        output_deviation: float,
+        activation: Activation = "usual",
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.gate_up = ColumnParallelLinear(
+            weights,
+            parallel,
+            [f"{name}.gate", f"{name}.up"],
+            hidden_size,
+            [ffn_size, ffn_size],
+            bias=False,
+        )
+        self.down = RowParallelLinear(
+            weights, parallel, f"{name}.down", ffn_size, hidden_size, False, output_deviation
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(gated(self.gate_up(x), self.activation))
+        return result
+
+
+def gated(gate_up: Tensor, activation: Activation = "usual") -> Tensor:
+    """SiLU, or a GELU, of the first half of the last dimension, times the second half.
+
+    Only ``gate_up`` is kept for the backward pass. A compiler derives this by itself, and has to:
+    torch 2.11 compiles the autograd function below into one whose gradients are zero.
+    """
+    if torch.compiler.is_compiling():
+        first, second = gate_up.chunk(2, dim=-1)
+        return _activated(first, activation) * second
+    result: Tensor = _Gated.apply(gate_up, activation)  # type: ignore[no-untyped-call]
+    return result
+
+
+def gate(gate_up: Tensor, activation: Activation = "usual") -> Tensor:
+    """The result of ``gated``, where nothing is to be kept."""
+    first, second = gate_up.chunk(2, dim=-1)
+    return _activated(first, activation).mul_(second)
+
+
+def gate_gradients(gradient: Tensor, gate_up: Tensor, activation: Activation = "usual") -> Tensor:
+    """The gradient of ``gate_up`` from that of ``gated``'s result."""
+    first, second = gate_up.chunk(2, dim=-1)
+    result = torch.empty_like(gate_up)
+    of_first, of_second = result.chunk(2, dim=-1)
+    of_first.copy_(_activation_gradient(gradient * second, first, activation))
+    of_second.copy_(_activated(first, activation).mul_(gradient))
+    return result
+
+
+def _activated(gate: Tensor, activation: Activation) -> Tensor:
+    if activation in ("usual", "silu"):
+        return F.silu(gate)
+    return F.gelu(gate, approximate=_APPROXIMATE[activation])
+
+
+def _activation_gradient(gradient: Tensor, gate: Tensor, activation: Activation) -> Tensor:
+    if activation in ("usual", "silu"):
+        result: Tensor = torch.ops.aten.silu_backward(gradient, gate)
+    else:
+        approximate = _APPROXIMATE[activation]
+        result = torch.ops.aten.gelu_backward(gradient, gate, approximate=approximate)
+    return result
+
+
+#: torch's names of the GELUs
+_APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, gate_up: Tensor, activation: Activation) -> Tensor:
+        context.save_for_backward(gate_up)
+        context.activation = activation
+        return gate(gate_up, activation)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gate_up,) = context.saved_tensors
+        return gate_gradients(gradients[0], gate_up, context.activation), None

@@ -1,0 +1,83 @@
+"""The matrix products of a decoder layer in 8 bits, by torchao.
+
+Attention's query-key-value and output, and the matrices of a dense feed-forward part, are computed
+in float8 "rowwise". Weights, activations and gradients are cast to e4m3 just before a product. Each
+row or column along the summed dimension has a scale of its own, a power of two. This holds for all
+three products of a map: its result, its input's gradient and its weight's gradient. Sums are not in
+8 bits, and neither are embedding, norms, attention itself, residual path, head, loss, held weights
+and communication.
+
+On a CPU torchao simulates it: operands are cast to 8 bits and back, and multiplied in fp32.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from workflow_lib.trainers.native.device import on_gpu
+from workflow_lib.trainers.native.layers import ColumnParallelLinear, OutputHead, RowParallelLinear
+
+#: torchao's recipe. Of its two others, one has one scale for a whole matrix, and one leaves
+#: gradients of weights in high precision.
+RECIPE = "rowwise"
+
+
+class Float8Map(nn.Module):
+    """A linear map of a layer in 8 bits, cut over the tensor-parallel group as ``base`` is."""
+
+    def __init__(self, base: ColumnParallelLinear | RowParallelLinear) -> None:
+        super().__init__()
+        self.parallel = base.parallel
+        self.rows_cut = isinstance(base, ColumnParallelLinear)
+        outputs, inputs = base.weight.shape
+        # torchao replaces this one with its own.
+        self.product: nn.Module = nn.Linear(inputs, outputs, bias=False, device="meta")
+        self.product.weight = base.weight
+        self.bias = base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        parallel = self.parallel
+        if self.rows_cut:
+            x = self.product(parallel.enter(x))
+            return x if self.bias is None else x + self.bias
+        x = parallel.leave(self.product(x))
+        return x if self.bias is None else x + parallel.whole(self.bias)
+
+
+def convert(layer: nn.Module, device: torch.device) -> None:
+    """Make the linear maps of a layer compute in 8 bits; the weights stay the same parameters."""
+    # None of torchao's C++ extensions is needed here, and each warns if it cannot be loaded.
+    os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = replace(Float8LinearConfig.from_recipe_name(RECIPE), emulate=not on_gpu(device))
+    for name, module in list(layer.named_modules()):
+        if isinstance(module, (ColumnParallelLinear, RowParallelLinear)):
+            layer.set_submodule(name, Float8Map(module))
+    convert_to_float8_training(layer, config=config)
+
+
+def precision_of_products(roots: Iterable[nn.Module], held: str) -> str:
+    """The precision in which the maps of layers compute: fp8, ``held`` if they are not converted,
+    or both."""
+    found = {
+        each
+        for root in roots
+        for module in root.modules()
+        if (each := _precision(module, held)) is not None
+    }
+    return " and ".join(sorted(found)) or held
+
+
+def _precision(module: nn.Module, held: str) -> str | None:
+    """The precision of a module's product; None if it is not a map of a layer."""
+    if isinstance(module, Float8Map):
+        # Only torchao's linear maps have casts.
+        return held if getattr(module.product, "config", None) is None else "fp8"
+    is_map = isinstance(module, (ColumnParallelLinear, RowParallelLinear))
+    return held if is_map and not isinstance(module, OutputHead) else None

@@ -1,0 +1,171 @@
+"""The decoders (GPT-3, NeoX, Llama 3 and Mixtral) as lists of parts that are built where they run.
+
+The same list serves a model on one rank and a model that is cut into pipeline stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from workflow_lib.records import Model, Training
+from workflow_lib.trainers.native import float8, recomputation
+from workflow_lib.trainers.native.adapters import adapt
+from workflow_lib.trainers.native.collectives import Group
+from workflow_lib.trainers.native.context_parallel import ContextParallel
+from workflow_lib.trainers.native.cross_entropy import cross_entropy
+from workflow_lib.trainers.native.experts import SparseFeedForward
+from workflow_lib.trainers.native.feed_forward import GatedFeedForward, PlainFeedForward
+from workflow_lib.trainers.native.layers import (
+    Attention,
+    OutputHead,
+    PositionEmbedding,
+    TokenEmbedding,
+    output_deviation,
+)
+from workflow_lib.trainers.native.norms import LayerNorm, RMSNorm
+from workflow_lib.trainers.native.tensor_parallel import TensorParallel
+from workflow_lib.trainers.native.weights import Weights
+
+
+class TransformerLayer(nn.Module):
+    """Attention and a feed-forward part, each after a norm and beside a residual path. In neox both
+    take the layer's input (arXiv 2204.06745, section 2.1.2).
+
+    ``recomputation`` says what is kept for the backward pass.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        parallel: TensorParallel,
+        context: ContextParallel,
+        model: Model,
+        index: int,
+        training: Training,
+    ) -> None:
+        super().__init__()
+        name, size = f"layer{index}", model.hidden_size
+        norm = LayerNorm if model.is_plain else RMSNorm
+        self.side_by_side = model.family == "neox"
+        deviation, epsilon = output_deviation(model.layers), model.norm_epsilon
+        self.recomputation = training.recomputation
+        self.spread_experts = weights.mesh.degrees.ep > 1
+        self.attention_norm = norm(weights, parallel, size, epsilon)
+        self.attention = Attention(weights, parallel, f"{name}.attention", model, context)
+        self.feed_forward_norm = norm(weights, parallel, size, epsilon)
+        ffn_name, ffn_size = f"{name}.feed_forward", model.ffn_hidden_size
+        self.feed_forward: nn.Module
+        if model.is_plain:
+            usual = "gelu" if self.side_by_side else "gelu_tanh"
+            activation = usual if model.activation == "usual" else model.activation
+            approximate = {"gelu": "none", "gelu_tanh": "tanh"}[activation]
+            self.feed_forward = PlainFeedForward(
+                weights, parallel, ffn_name, size, ffn_size, deviation, approximate
+            )
+        elif model.experts == 0:
+            self.feed_forward = GatedFeedForward(
+                weights, parallel, ffn_name, size, ffn_size, deviation, model.activation
+            )
+        else:
+            self.feed_forward = SparseFeedForward(
+                weights, parallel, ffn_name, model, training, deviation
+            )
+        if training.workload == "lora":
+            adapt(self, weights, name, model, training)
+        if training.precision == "fp8":
+            float8.convert(self, weights.mesh.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return recomputation.run(self._forward, x, self.recomputation, self.spread_experts)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        if self.side_by_side:
+            both = self.attention(self.attention_norm(x))
+            both = both + self.feed_forward(self.feed_forward_norm(x))
+            return x + both  # type: ignore[no-any-return]
+        x = x + self.attention(self.attention_norm(x))
+        result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return result
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the forward pass: the module's class and the arguments to build it."""
+
+    kind: type[nn.Module]
+    arguments: tuple[Any, ...]
+    tied: str | None = None
+
+    def build(self) -> nn.Module:
+        """Build the module on the device and in the precision of its Weights."""
+        return self.kind(*self.arguments)
+
+
+def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
+    """List a model's parts, from token ids to logits over its padded vocabulary."""
+    size, vocabulary = model.hidden_size, model.padded_vocabulary_size
+    gpt = model.family == "gpt"
+    parallel = TensorParallel(weights.mesh.tp_group, training.sequence_parallel, training.overlap)
+    context = ContextParallel(weights.mesh.cp_group, model.sequence_length, weights.mesh.device)
+    tied = model.has_tied_embeddings
+    embedding = Part(
+        TokenEmbedding,
+        (weights, parallel, vocabulary, size, model.embedding_scale),
+        "embedding" if tied else None,
+    )
+    positions = (
+        [Part(PositionEmbedding, (weights, parallel, context, model.sequence_length, size))]
+        if gpt
+        else []
+    )
+    layers = [
+        Part(TransformerLayer, (weights, parallel, context, model, index, training))
+        for index in range(model.layers)
+    ]
+    norm = LayerNorm if model.is_plain else RMSNorm
+    final_norm = Part(norm, (weights, parallel, size, model.norm_epsilon))
+    head = embedding if tied else Part(OutputHead, (weights, parallel, vocabulary, size))
+    return [embedding, *positions, *layers, final_norm, head]
+
+
+class Decoder(nn.Module):
+    """A whole model on one rank; its forward pass ends in the loss."""
+
+    def __init__(self, sequence: list[Part], group: Group) -> None:
+        super().__init__()
+        self.loss = Loss(group)
+        self.parts = nn.ModuleList()
+        built: dict[str, nn.Module] = {}
+        for part in sequence:
+            module = built.get(part.tied) if part.tied else None
+            module = part.build() if module is None else module
+            if part.tied:
+                built[part.tied] = module
+            self.parts.append(module)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss in nats; ``tokens`` and ``targets`` are [batch, sequence] ids."""
+        x = tokens
+        for part in self.parts:
+            x = part(x)
+        result: Tensor = self.loss(x, targets)
+        return result
+
+
+class Loss(nn.Module):
+    """Mean cross-entropy of logits [batch, sequence, vocabulary / tp], in nats."""
+
+    def __init__(self, group: Group, compiled: bool = False) -> None:
+        super().__init__()
+        self.group, self.compiled = group, compiled
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), self.group, self.compiled)
+
+
+def held_parameters(module: nn.Module) -> int:
+    """Parameters that a rank holds, before ZeRO cuts them; a shared one counts once."""
+    return sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())

@@ -1,1 +1,0 @@
-"""torch as the engine: FSDP2 for replicas, torch.distributed.pipelining for stages."""
