@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch import scripts
 from workflow_lib import records, results
-from workflow_lib.launch.owner import corpus
+from workflow_lib.launch.owner import submit
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records import Data, RankRecord, RunPaths
 
@@ -39,23 +39,23 @@ def trained(tmp_path, cell, sha256, ended=True):
 @pytest.mark.parametrize("sha256", ["now", None])
 def test_a_run_on_the_same_tokens_or_on_unknown_ones_is_no_reason(tmp_path, cell, sha256):
     trained(tmp_path, cell, sha256)
-    corpus.check(tmp_path, cell)
+    submit.check(tmp_path, cell)
 
 
 def test_a_finished_run_on_other_tokens_is_named(tmp_path, cell):
     paths = trained(tmp_path, cell, "before")
     with pytest.raises(SubmissionError, match=rf"{paths.directory} trained on other tokens"):
-        corpus.check(tmp_path, cell)
+        submit.check(tmp_path, cell)
 
 
 def test_a_run_that_has_no_result_or_a_damaged_record_is_no_reason(tmp_path, cell):
     paths = trained(tmp_path, cell, "before", ended=False)
-    corpus.check(tmp_path, cell)
+    submit.check(tmp_path, cell)
     records.write_json(paths.outcome, {})
     paths.rank(0).write_text("{")
-    corpus.check(tmp_path, cell)
+    submit.check(tmp_path, cell)
 
 
 def test_synthetic_tokens_need_no_file(tmp_path, cell):
     trained(tmp_path, cell, "before")
-    corpus.check(tmp_path, dataclasses.replace(cell, data=Data("synthetic", "synthetic")))
+    submit.check(tmp_path, dataclasses.replace(cell, data=Data("synthetic", "synthetic")))

@@ -10,7 +10,7 @@ from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.job import node
-from workflow_lib.launch.owner import late_files
+from workflow_lib.launch.owner import record_outcome
 from workflow_lib.records import EndedRecord, RunPaths
 
 
@@ -42,7 +42,7 @@ def test_a_job_lists_what_it_wrote(paths):
 
 
 def test_files_that_are_here_are_not_waited_for(paths, pauses):
-    late_files.wait_for_files(paths)
+    record_outcome.wait_for_files(paths)
     assert pauses == []
 
 
@@ -62,15 +62,15 @@ def test_a_file_that_comes_late_is_waited_for_until_it_is_whole(
             file.write_bytes(whole)
 
     monkeypatch.setattr(interruption, "pause", shown)
-    late_files.wait_for_files(paths)
+    record_outcome.wait_for_files(paths)
     assert len(pauses) == 3
     assert capsys.readouterr().err.count("not here yet: steps/rank0.csv, and 0 more") == 1
 
 
 def test_a_file_that_never_comes_ends_the_wait(paths, pauses, monkeypatch):
-    monkeypatch.setattr(late_files, "LONGEST_LAG_S", 0.0)
+    monkeypatch.setattr(record_outcome, "LONGEST_LAG_S", 0.0)
     paths.rank_steps(0).unlink()
-    late_files.wait_for_files(paths)
+    record_outcome.wait_for_files(paths)
     assert pauses == []
 
 
@@ -81,5 +81,5 @@ def test_an_end_record_that_lists_nothing_is_not_waited_for(paths, pauses, chang
         paths.ended.unlink()
     else:
         paths.ended.write_text(change)
-    late_files.wait_for_files(paths)
+    record_outcome.wait_for_files(paths)
     assert pauses == []

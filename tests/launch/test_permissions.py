@@ -11,7 +11,7 @@ import pytest
 from tests.launch import runs
 from tests.launch.test_submit import Fake
 from workflow_lib.launch.end import outcome
-from workflow_lib.launch.owner import array, permissions, run_to_end
+from workflow_lib.launch.owner import array, run_place, run_to_end
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.script import checksum, place
@@ -74,8 +74,8 @@ def test_what_belongs_to_another_user_is_not_submitted(name, paths, scheduler, m
     with monkeypatch.context() as patched:
         patched.setattr(Path, "stat", stat_of)
         with pytest.raises(SubmissionError, match=rf"{path} belongs to user {number}, and a job"):
-            permissions.check(paths)
-    permissions.check(paths)
+            run_place.check(paths)
+    run_place.check(paths)
 
 
 def test_whatever_the_umask_a_rendered_run_is_closed(tmp_path):
@@ -86,7 +86,7 @@ def test_whatever_the_umask_a_rendered_run_is_closed(tmp_path):
         os.umask(usual)
     for path in (paths.directory, paths.logs, paths.script, paths.cell):
         assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH), path
-    permissions.check(paths)
+    run_place.check(paths)
 
 
 def test_a_strict_umask_is_kept(tmp_path):
@@ -105,7 +105,7 @@ def test_rendering_anew_closes_what_was_open(paths, tmp_path):
     paths.script.unlink()
     runs.rendered(tmp_path, "smoke-h200")
     assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o2755
-    permissions.check(paths)
+    run_place.check(paths)
 
 
 def test_a_task_whose_script_was_replaced_is_explained(paths):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.launch.job.control_group import out_of_memory_kills
+from workflow_lib.launch.job.rank_watch import out_of_memory_kills
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records import ExitRecord, RunPaths, node_name, read_record
 

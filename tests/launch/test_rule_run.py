@@ -13,7 +13,7 @@ import pytest
 
 from workflow_lib import records
 from workflow_lib.launch import interruption
-from workflow_lib.launch.owner import job_wait, record_outcome, rule_run
+from workflow_lib.launch.owner import job_wait, record_outcome, run_to_end
 from workflow_lib.records import JobRecord, RunPaths
 
 PATIENCE_S = 60.0
@@ -46,7 +46,7 @@ class Together:
     def _run(self, number: int) -> None:
         directory = self.paths(number).directory
         try:
-            self.problems[number] = rule_run.run_logged(directory, "local", self.log(number))
+            self.problems[number] = run_to_end.run_logged(directory, "local", self.log(number))
         except Exception as error:
             self.problems[number] = error
 
@@ -151,8 +151,8 @@ def test_a_result_that_left_gpus_limited_is_said(tmp_path, monkeypatch, capfd):
     cause = f"trained to the end; {records.LIMITS_LEFT} on n1: GPU 0"
     outcome = records.Outcome.COMPLETED
     ended = records.OutcomeRecord(outcome, cause, "7", ("n1",), 1.0, 2.0, None, False)
-    monkeypatch.setattr(rule_run, "run_to_end", lambda *_: ended)
-    assert rule_run.run(tmp_path, "local") is None
+    monkeypatch.setattr(run_to_end, "run_to_end", lambda *_: ended)
+    assert run_to_end.run(tmp_path, "local") is None
     assert cause in capfd.readouterr().err
 
 

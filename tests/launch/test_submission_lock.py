@@ -9,7 +9,7 @@ import pytest
 
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError
-from workflow_lib.launch.schedulers import slurm, turns
+from workflow_lib.launch.schedulers import slurm
 from workflow_lib.launch.schedulers.refusals import NotNowError
 from workflow_lib.launch.schedulers.slurm import Slurm
 
@@ -24,8 +24,8 @@ def waits(monkeypatch):
         found.append(seconds)
 
     monkeypatch.setattr(slurm.interruption, "pause", pause)
-    monkeypatch.setattr(turns, "_LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(turns, "SETTLE_S", 0.0)
+    monkeypatch.setattr(slurm, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(slurm, "SETTLE_S", 0.0)
     monkeypatch.setattr(interruption, "_came", 0)
     return found
 
@@ -109,9 +109,9 @@ def test_of_those_that_wait_the_earliest_run_comes_next():
 
 def test_the_first_that_comes_waits_for_those_that_were_started_with_it(monkeypatch):
     """Nothing else keeps it waiting: the clock stands still until all are there."""
-    monkeypatch.setattr(turns, "SETTLE_S", 0.5)
+    monkeypatch.setattr(slurm, "SETTLE_S", 0.5)
     now = [100.0]
-    monkeypatch.setattr(turns.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(slurm.time, "monotonic", lambda: now[0])
     scheduler = Slurm()
     order: list[int] = []
 

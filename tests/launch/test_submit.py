@@ -22,7 +22,7 @@ from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import ToldToEndError
-from workflow_lib.launch.owner import cancellation, job_wait, owned_run, run_to_end, submit
+from workflow_lib.launch.owner import job_wait, owned_run, record_outcome, run_to_end, submit
 from workflow_lib.launch.schedulers import choice, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
@@ -45,7 +45,7 @@ SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 @pytest.fixture(autouse=True)
 def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.3)
-    monkeypatch.setattr(cancellation, "CANCEL_PATIENCE_S", 0.5)
+    monkeypatch.setattr(record_outcome, "CANCEL_PATIENCE_S", 0.5)
 
 
 @pytest.fixture

@@ -67,10 +67,10 @@ def _render(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from workflow_lib.launch import interruption
-    from workflow_lib.launch.owner import rule_run
+    from workflow_lib.launch.owner import run_to_end
 
     with interruption.signals_noted():
-        if rule_run.run(arguments.directory, arguments.scheduler) is None:
+        if run_to_end.run(arguments.directory, arguments.scheduler) is None:
             return 0
         return interruption.exit_code() or 1
 

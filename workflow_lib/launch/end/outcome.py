@@ -8,8 +8,8 @@ import hashlib
 import os
 
 from workflow_lib import records, results
-from workflow_lib.launch.end import job_causes, missing_ranks
-from workflow_lib.launch.end.evidence import Evidence, gather
+from workflow_lib.launch.end import job_causes, rank_ends
+from workflow_lib.launch.end.job_causes import Evidence, gather
 from workflow_lib.launch.end.own_words import own_words
 from workflow_lib.launch.end.rank_ends import Kind, RankEnd
 from workflow_lib.launch.script import checksum
@@ -173,17 +173,17 @@ def _traced(paths: RunPaths) -> tuple[Outcome, str]:
 def _of_waiting(evidence: Evidence) -> str:
     """A clause: which rank waited in vain, in which collective, for which ranks; empty if none."""
     paths, ranks = evidence.paths, evidence.ranks
-    stopped = missing_ranks.stopped_by_watchdog(paths)
+    stopped = rank_ends.stopped_by_watchdog(paths)
     waited = ranks.ranks(Kind.WAITED) | stopped.keys()
     if not waited:
         return ""
     if stopped:
         rank, collective = next(iter(stopped.items()))
-        said = f"rank {missing_ranks.with_node(paths, rank)} waited in vain in {collective}"
+        said = f"rank {rank_ends.with_node(paths, rank)} waited in vain in {collective}"
         said += " (NCCL's watchdog)"
     else:
         said = next(end.description for end in ranks.ends if end.kind is Kind.WAITED)
-    missing = missing_ranks.missing_ranks(paths, waited | ranks.unknown)
+    missing = rank_ends.missing_ranks(paths, waited | ranks.unknown)
     return f"{missing}; {said}" if missing else said
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import workflow_lib
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
+from workflow_lib.launch.attempts import become_owner
 from workflow_lib.launch.job import cool_down, settings, stop_early
 from workflow_lib.launch.processes import is_running
-from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
 #: exit code of ``begin`` if another job owns the run, or the run has a result

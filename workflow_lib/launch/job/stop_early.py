@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from workflow_lib import records, results
-from workflow_lib.launch import gpu_faults, gpu_limits
+from workflow_lib.launch import gpu_faults
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, Outcome, RunPaths, StopRecord, SuspensionRecord
 
@@ -92,7 +92,7 @@ class Watch:
         self._steps = steps
         training = self._cell.training
         has_all = steps >= training.warmup_steps + training.measured_steps
-        if training.sets_limits and not has_all and (cause := gpu_limits.not_kept(self._paths)):
+        if training.sets_limits and not has_all and (cause := gpu_faults.not_kept(self._paths)):
             return _stop(Outcome.ERROR, cause)
         if self._is_measured and not has_all and (cause := self._of_telemetry()):
             return _stop(Outcome.TELEMETRY_INVALID, cause)

@@ -24,11 +24,11 @@ from pathlib import Path
 
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
+from workflow_lib.launch.attempts import become_owner
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import corpus, permissions, run_place
+from workflow_lib.launch.owner import run_place, submit
 from workflow_lib.launch.owner.owned_run import try_to_lock
 from workflow_lib.launch.owner.submit import look_for
-from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.slurm import sbatch
@@ -90,7 +90,7 @@ def _check(
             f"{paths.script} is not there: `snakemake --profile … --until render tokenize` writes "
             "every run's script and tokens"
         )
-    permissions.check(paths)
+    run_place.check(paths)
     if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
@@ -99,7 +99,7 @@ def _check(
     again = None if render_anew is None else functools.partial(render_anew, paths.directory)
     run_place.render_if_stale(paths, again)
     cell = records.read_record(paths.cell, Cell)
-    corpus.check(results_directory, cell)
+    submit.check(results_directory, cell)
 
 
 def _lines(paths: RunPaths) -> list[str]:

@@ -10,11 +10,51 @@ from pathlib import Path
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import other_users
+from workflow_lib.launch.owner import owned_run
 from workflow_lib.launch.owner.owned_run import OwnedRun
-from workflow_lib.launch.owner.progress import Progress
 from workflow_lib.launch.schedulers import queries, slurm
-from workflow_lib.records import EndedRecord, JobRecord, JobState
+from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
+
+
+class Progress:
+    """The progress of one run, and what was last printed of it."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._shown = ""
+        self._steps_read = 0
+        self._steps = -1  # the first line holds the columns' names
+
+    def tell(self, state: JobState | None) -> None:
+        """Print the progress if it has changed. ``state`` is the scheduler's state of the job."""
+        now = self._now(state)
+        if now != self._shown:
+            say(now)
+            self._shown = now
+
+    def _now(self, state: JobState | None) -> str:
+        steps = self._paths.rank_steps(0)
+        if steps.exists():
+            return f"training: {max(self._count(steps), 0)} steps done"
+        self._steps_read, self._steps = 0, -1
+        if any(self._paths.telemetry.glob("*.ready")):
+            return "telemetry is ready; idle baseline, then training starts"
+        if self._paths.environment.exists():
+            return "the job has started"
+        if state is None:
+            return "waiting for the job to start"
+        why = f": {state.reason}" if state.reason else ""
+        return f"waiting for the job to start ({state.state}{why})"
+
+    def _count(self, steps: Path) -> int:
+        """How many steps the file holds. Only text that was added since the last call is read."""
+        with steps.open("rb") as stream:
+            stream.seek(self._steps_read)
+            while text := stream.read(65536):
+                self._steps += text.count(b"\n")
+                self._steps_read += len(text)
+        return self._steps
+
 
 #: how often the run directory and the job's known state are checked
 LOOK_EVERY_S = 1.0
@@ -71,7 +111,7 @@ class JobWait:
                 return None
             written = _end_record_at(self._paths.ended)
             state = self._settled()
-            if state is None and other_users.is_of_another(self.job):
+            if state is None and owned_run.is_of_another(self.job):
                 raise self._left_alone()  # it may be in the queue again
             if _end_record_at(self._paths.ended) != written:
                 continue  # the job has begun again meanwhile
@@ -97,7 +137,7 @@ class JobWait:
                 if queries.word(state) == queries.LOST and self._writes():
                     state = None
                 if self._scheduler.is_over(state):
-                    if queries.word(state) == queries.LOST and other_users.is_of_another(self.job):
+                    if queries.word(state) == queries.LOST and owned_run.is_of_another(self.job):
                         raise self._left_alone()
                     self.was_over = not (waited or self._has_grown)
                     self._wait_for_end_record()
@@ -130,7 +170,7 @@ class JobWait:
         return bool(written) and now - self._written_at <= QUIET_S
 
     def _left_alone(self) -> Exception:
-        return other_users.left_alone(f"job {self.job.job_id}", self.job, self._paths.job)
+        return owned_run.left_alone(f"job {self.job.job_id}", self.job, self._paths.job)
 
     def _is_held(self, state: JobState | None) -> bool:
         """Whether Slurm has held the job for 60 s or more, and the job has not visibly started."""

@@ -11,12 +11,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
+from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Scheduler
-from workflow_lib.records import RunPaths, may
+from workflow_lib.records import JobRecord, RunPaths, SubmissionRecord, may, owner_in_the_way
 
 #: errors of a file system that is mounted without locks; the last is of NFS, for a file that this
 #: user may only read
@@ -75,3 +77,32 @@ def try_to_lock(stream: IO[str]) -> bool | None:
             raise
         return False
     return True
+
+
+def is_of_another(record: JobRecord | SubmissionRecord) -> bool:
+    """Whether another user submitted the job; False if the user is not known."""
+    return record.user_id is not None and record.user_id != os.getuid()
+
+
+def why_only_read(directory: Path) -> str | None:
+    """Says why nothing of the run in ``directory`` may be written, and what to do; None if this
+    user may write there, or there is no such directory.
+    """
+    if not may(directory, os.F_OK) or may(directory, os.W_OK | os.X_OK):
+        return None
+    whose = owner_in_the_way(directory) or f"{directory} cannot be written to"
+    return (
+        f"{whose}, so the run is read and nothing is written. Have its owner run snakemake, or run "
+        "it with results of your own (`--config results_directory=DIRECTORY`)"
+    )
+
+
+def left_alone(job: str, record: JobRecord | SubmissionRecord, file: Path) -> SubmissionError:
+    """The error to raise for another user's ``job`` that Slurm hides. ``file`` is the run's record
+    that names it.
+    """
+    who = "another user" if record.submitted_by == "the job itself" else record.submitted_by
+    return SubmissionError(
+        f"Slurm does not show you {job} of {who}, which may still run, so the run is left "
+        f"alone. Have its submitter run snakemake; or, if the job is gone, delete {file.parent}"
+    )

@@ -4,21 +4,22 @@ and tries the run again if the cluster was at fault.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch import attempts, interruption
+from workflow_lib.launch import attempts, interruption, messages
 from workflow_lib.launch.interruption import InterruptedRunError, ToldToEndError
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import other_users, run_place
-from workflow_lib.launch.owner.cancellation import cancel
+from workflow_lib.launch.owner import owned_run, run_place
 from workflow_lib.launch.owner.job_wait import JobWait
 from workflow_lib.launch.owner.owned_run import OwnedRun, own
-from workflow_lib.launch.owner.record_outcome import judge, record_outcome
+from workflow_lib.launch.owner.record_outcome import cancel, judge, record_outcome
 from workflow_lib.launch.owner.submit import submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.launch.script.render import RenderError
 from workflow_lib.records import JobRecord, OutcomeRecord, RunPaths
 
 #: how often a run is tried again at once if the cluster, not the run, is at fault
@@ -39,7 +40,7 @@ def run_to_end(
     """
     paths = RunPaths(directory.absolute())
     scheduler = choice.choose(scheduler_name)
-    if other_users.why_only_read(paths.directory):
+    if owned_run.why_only_read(paths.directory):
         return _read_to_end(OwnedRun(paths, scheduler, lock=None, had_to_wait=False))
     failed_before = _written_at(paths.failure)
     with own(paths, scheduler, render_anew) as run:
@@ -133,3 +134,49 @@ def _written_at(path: Path) -> int | None:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
         return None
+
+
+def run(
+    directory: Path, scheduler: str, render_anew: Callable[[], None] | None = None
+) -> str | None:
+    """Submit the run, or find its job, and wait for it.
+
+    Prints and returns why the run has no result; returns None if it has one. A result that this
+    user cannot write down is none for what comes after. ``render_anew`` is as in run_to_end.
+    """
+    why_only_read = owned_run.why_only_read(directory)
+    try:
+        ended = run_to_end(directory, scheduler, render_anew)
+    except (
+        *(InterruptedRunError, SubmissionError, RenderError, records.RecordError),
+        OSError,
+    ) as error:
+        problem = records.said(error)
+    else:
+        problem = f"{ended.outcome}: {ended.cause}; the evidence is in {directory}"
+        if ended.outcome.is_result and not (why_only_read and _is_unwritten(directory)):
+            if records.LIMITS_LEFT in ended.cause:
+                say(problem)
+            return None
+    if why_only_read:
+        problem += f". {why_only_read}"
+    say(problem)
+    return problem
+
+
+def _is_unwritten(directory: Path) -> bool:
+    return not records.RunPaths(directory).outcome.exists()
+
+
+def run_logged(
+    directory: Path, scheduler: str, log: Path, render_anew: Callable[[], None] | None = None
+) -> str | None:
+    """As run, for one thread of a process that waits for many runs. Messages also go to ``log``. So
+    does the traceback of an unexpected error, which is raised again.
+    """
+    with messages.logged(log):
+        try:
+            return run(directory, scheduler, render_anew)
+        except Exception:
+            say(traceback.format_exc())
+            raise

@@ -10,18 +10,84 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from workflow_lib import records, results
 from workflow_lib.launch import attempts, interruption
+from workflow_lib.launch.attempts import become_owner
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import corpus, other_users, permissions, run_place
+from workflow_lib.launch.owner import owned_run, run_place
 from workflow_lib.launch.owner.owned_run import OwnedRun
-from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.scheduler import Scheduler, Submission
 from workflow_lib.launch.schedulers.slurm import ASK_EVERY_S
 from workflow_lib.launch.script import checksum
-from workflow_lib.records import Cell, JobRecord, OrderRecord, RunPaths, SubmissionRecord
+from workflow_lib.records import (
+    Cell,
+    JobRecord,
+    OrderRecord,
+    RankRecord,
+    RecordError,
+    RunPaths,
+    SubmissionRecord,
+)
+
+#: bytes of a token by its type
+_TOKEN_BYTES = {"uint16": 2, "uint32": 4}
+
+
+def check(results_directory: Path, cell: Cell) -> None:
+    """Raise SubmissionError if the cell trains on text whose tokens are missing or damaged.
+
+    An archive, and often a copy of the results, has their description alone. If the text was
+    tokenized anew, another run of the cell may have trained on other tokens: then raise it, too.
+    """
+    description = results.tokens(results_directory, cell.data)
+    if description is None:
+        return
+    if unreadable := results.unreadable_tokens(description):
+        raise SubmissionError(unreadable)
+    tokens = results.token_array(description)
+    if not description.exists():
+        raise _refusal(f"{description} is not there", cell, "")
+    if not tokens.exists():
+        raise _refusal(f"{tokens} is not there", cell)
+    try:
+        stated = records.read_json(description)
+        size = int(stated["tokens"]) * _TOKEN_BYTES[stated["dtype"]]
+    except (KeyError, TypeError, ValueError):
+        raise _refusal(f"{description} does not describe the tokens", cell) from None
+    if (found := tokens.stat().st_size) != size:
+        raise _refusal(f"{tokens} has {found} bytes, not {size} as {description.name} states", cell)
+    _compare_with_other_runs(results_directory, cell, description, stated.get("sha256"))
+
+
+def _compare_with_other_runs(
+    results_directory: Path, cell: Cell, description: Path, sha256: object
+) -> None:
+    """Raise SubmissionError if a run of the cell that has its result trained on other tokens."""
+    for other in results.runs_of_cell(results_directory, cell.id):
+        paths = RunPaths(other)
+        if not paths.outcome.exists():
+            continue
+        try:
+            rank = records.read_if_there(paths.rank(0), RankRecord)
+        except RecordError:
+            continue  # the tables of that run say so
+        if rank is not None and rank.tokens_sha256 not in (None, sha256):
+            raise SubmissionError(
+                f"{other} trained on other tokens of the text {cell.data.name} than {description} "
+                f"states, so this run would not repeat it. Give the text as it was and tokenize "
+                "again, name the other text anew in config/data, or delete the cell's runs"
+            )
+
+
+def _refusal(what: str, cell: Cell, again: str = " --forcerun tokenize") -> SubmissionError:
+    return SubmissionError(
+        f"{what}, on which {cell.id} trains: `snakemake --profile …{again} --until render "
+        "tokenize` makes it"
+    )
+
 
 #: How long after an interrupted submission an answer that there is no job of its name is trusted:
 #: without file locks, an orphaned sbatch may still submit the job.
@@ -36,7 +102,7 @@ def submit(run: OwnedRun) -> JobRecord:
     Raises SubmissionError, records.RecordError and InterruptedRunError.
     """
     paths = run.paths
-    permissions.check(paths)
+    run_place.check(paths)
     if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
@@ -48,12 +114,12 @@ def submit(run: OwnedRun) -> JobRecord:
     known = records.read_if_there(paths.submission, SubmissionRecord)
     if known is not None:
         run_place.check_known(paths, f"the job {known.job_name}")
-        if other_users.is_of_another(known):
-            raise other_users.left_alone(f"the job {known.job_name}", known, paths.submission)
+        if owned_run.is_of_another(known):
+            raise owned_run.left_alone(f"the job {known.job_name}", known, paths.submission)
         if (job_id := look_for(run.scheduler, known)) is not None:
             return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
     run_place.render_if_stale(paths, run.render_anew)
-    corpus.check(results.of_run(paths.directory, cell.id), cell)
+    check(results.of_run(paths.directory, cell.id), cell)
     # Copies of results often leave out empty directories, but Slurm writes the job's log there.
     try:
         paths.logs.mkdir(exist_ok=True)

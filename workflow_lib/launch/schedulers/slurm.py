@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from workflow_lib import commands
-from workflow_lib.launch import interruption, open_files
+from workflow_lib.launch import interruption, processes
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.schedulers import queries
 from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, JobStateCache
@@ -23,8 +25,61 @@ from workflow_lib.launch.schedulers.refusals import (
     refused,
 )
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
-from workflow_lib.launch.schedulers.turns import Turns
 from workflow_lib.records import JobRecord, JobState, SubmissionRecord
+
+#: the first turn begins this long after the last thread came, so that threads that were started
+#: together are all there
+SETTLE_S = 1.0
+#: while threads keep coming, the wait ends after this long
+_LONGEST_SETTLE_S = 10.0
+
+
+class Turns:
+    """A lock that waiting threads get in the order of place, then of arrival."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tickets = itertools.count()
+        self._waiting: set[tuple[int, int]] = set()
+        self._is_taken = False
+        self._first_came_s = 0.0
+        self._last_came_s = 0.0
+
+    @contextmanager
+    def turn(self, place: int) -> Iterator[None]:
+        """Wait for this thread's turn, and hold the lock. Raises InterruptedRunError."""
+        with self._changed:
+            mine = self._come(place)
+            try:
+                while (wait_s := self._wait_s(mine)) > 0:
+                    self._changed.wait(wait_s)
+                    interruption.check()
+                self._is_taken = True
+            finally:
+                self._waiting.remove(mine)
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_taken = False
+                self._changed.notify_all()
+
+    def _come(self, place: int) -> tuple[int, int]:
+        self._last_came_s = time.monotonic()
+        if not self._waiting:
+            self._first_came_s = self._last_came_s
+        mine = place, next(self._tickets)
+        self._waiting.add(mine)
+        return mine
+
+    def _wait_s(self, mine: tuple[int, int]) -> float:
+        """How long to wait before looking again, in s; 0 or less if it is this thread's turn."""
+        if self._is_taken or min(self._waiting) != mine:
+            return _LOOK_EVERY_S
+        settled_s = min(self._last_came_s + SETTLE_S, self._first_came_s + _LONGEST_SETTLE_S)
+        return settled_s - time.monotonic()
+
 
 #: how often Slurm is asked for the states of jobs, for all runs that this process waits for
 ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
@@ -64,7 +119,7 @@ def sbatch(
         )
     command = ["sbatch", "--parsable", f"--output={output}", *options, str(script)]
     with subprocess.Popen(
-        open_files.as_found(command),
+        processes.as_found(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=locks,
