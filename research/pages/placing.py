@@ -12,7 +12,7 @@ from research.pages import findings
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.placement import readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
-from workflow_lib.placement.placed import record
+from workflow_lib.placement.sweep import record
 from workflow_lib.records import PLAN, SweepPaths
 from workflow_lib.report.page.predictions import predictions
 from workflow_lib.report.tables import read_tables

@@ -11,7 +11,7 @@ import yaml
 from tests.analysis.synthetic_run import Run
 from tests.analysis.traces.kineto import GEMM, collective, kernel, write
 from tests.conftest import ROOT
-from workflow_lib.archive.products import make_products
+from workflow_lib.archive.contents import make_products
 from workflow_lib.cells import Sweep, expand_study
 from workflow_lib.records import Cell, Outcome, RunPaths, write_json
 from workflow_lib.results import PROFILED_RUN, run_directory

@@ -59,7 +59,7 @@ def test_among_others_a_projection_decides_by_a_wider_interval(planned):
     (alone,) = project(ledger(FASTER, by="study"), planned)
     assert (row["coverage"], row["deciding_coverage"]) == (0.9, pytest.approx(0.95))
     assert alone["deciding_coverage"] == 0.9
-    (wider,) = projected.found(two.claims[0].tests[0], planned, 0.95)
+    (wider,) = projected.project_test(two.claims[0].tests[0], planned, 0.95)
     # Normal quantiles of 0.975 and 0.95.
     reach = math.log(alone["high"] / alone["estimate"]) * 1.95996 / 1.64485
     assert math.log(wider["high"] / wider["estimate"]) == pytest.approx(reach, rel=1e-4)

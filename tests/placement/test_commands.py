@@ -8,7 +8,7 @@ from tests.conftest import ROOT
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.placement import __main__ as command
-from workflow_lib.placement.placed import PlacementRecord
+from workflow_lib.placement.sweep import PlacementRecord
 from workflow_lib.records import PLAN, SweepPaths, read_record
 from workflow_lib.report.page.predictions import predictions
 from workflow_lib.report.tables import read_tables

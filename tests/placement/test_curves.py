@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.placement.made_limits import Node, cells, limited
-from workflow_lib.placement import curves, levels
+from workflow_lib.placement import levels
 from workflow_lib.placement.levels import CLOCK, POWER
 
 
@@ -31,11 +31,11 @@ def runs(steps, powers, **fields):
 
 def test_curves_are_lines_over_the_logarithm_of_the_limit():
     of, of_cells = runs((1.0, 1.25, 1.1, 1.05), (600.0, 360.0, 450.0, 540.0))
-    found = levels.found(of, of_cells[0], POWER)
+    found = levels.find_levels(of, of_cells[0], POWER)
     assert found.own == 700
     assert found.every == (400, 500, 600, 700)
     assert found.runs == 8
-    drawn = curves.drawn(of, found, 50)
+    drawn = levels.draw_curves(of, found, 50)
     assert np.exp(drawn.at(drawn.log_speed, 400)[0]) == pytest.approx(1 / 1.25)
     assert np.exp(drawn.at(drawn.log_speed, 700)[0]) == pytest.approx(1)
     assert np.exp(drawn.at(drawn.log_power, 600)[0]) == pytest.approx(0.9)
@@ -48,7 +48,7 @@ def test_curves_are_lines_over_the_logarithm_of_the_limit():
 @pytest.mark.parametrize("limit", [399, 701])
 def test_nothing_is_said_beyond_the_measured_levels(limit):
     of, of_cells = runs((1.0, 1.25, 1.1, 1.05), (600.0, 360.0, 450.0, 540.0))
-    drawn = curves.drawn(of, levels.found(of, of_cells[0], POWER), 5)
+    drawn = levels.draw_curves(of, levels.find_levels(of, of_cells[0], POWER), 5)
     with pytest.raises(ValueError, match=f"{limit} is not between 400"):
         drawn.at(drawn.log_speed, limit)
 
@@ -62,7 +62,7 @@ def test_draws_spread_as_means_of_the_runs_do():
         for run in of.runs
     ]
     of = dataclasses.replace(of, runs=spread)
-    drawn = curves.drawn(of, levels.found(of, of_cells[0], POWER), 4000)
+    drawn = levels.draw_curves(of, levels.find_levels(of, of_cells[0], POWER), 4000)
     assert drawn.log_speed[:, 0].std() == pytest.approx(0.01 * np.sqrt(2), rel=0.05)
     assert drawn.log_speed[:, 3] == pytest.approx(0)
 
@@ -74,24 +74,24 @@ def test_the_highest_level_stands_for_itself_where_the_limit_as_it_is_is_not_kno
         for each in of.readings
     ]
     of = dataclasses.replace(of, readings=unknown)
-    found = levels.found(of, of_cells[0], POWER)
+    found = levels.find_levels(of, of_cells[0], POWER)
     assert found.own is None
     assert found.every == (400, 500, 600)
-    drawn = curves.drawn(of, found, 5)
+    drawn = levels.draw_curves(of, found, 5)
     assert np.exp(drawn.at(drawn.log_speed, 600)[0]) == pytest.approx(1 / 1.05)
 
 
 def test_where_no_run_tried_limits_there_is_nothing_to_say():
     of, of_cells = runs((1.0, 1.25, 1.1, 1.05), (600.0, 360.0, 450.0, 540.0))
-    assert levels.found(of, of_cells[0], CLOCK) is None
+    assert levels.find_levels(of, of_cells[0], CLOCK) is None
     # Other orders are other cells.
-    assert levels.found(of, of_cells[1], POWER) is None
+    assert levels.find_levels(of, of_cells[1], POWER) is None
 
 
 def test_too_few_levels_are_named():
     of_cells = cells((500,))
     of = Node([0.0] * 4).measured([of_cells[0], of_cells[4]], rounds=2)
-    why = levels.found(of, of_cells[0], POWER)
+    why = levels.find_levels(of, of_cells[0], POWER)
     assert why.startswith("3 levels of the power limit, the same for all GPUs, with 2 runs each")
     assert why.endswith("500 W, 700 W")
 
@@ -100,15 +100,17 @@ def test_limits_that_differ_between_gpus_are_no_level():
     of_cells = cells()
     uneven = dataclasses.replace(POWER.set_on(of_cells[0], (500, 600, 700, 700)), id="a/b/uneven")
     of = Node([0.0] * 4).measured([uneven, *of_cells[4:]], rounds=2)
-    assert levels.found(of, uneven, POWER) == "the cell's own power limits differ between GPUs"
+    assert (
+        levels.find_levels(of, uneven, POWER) == "the cell's own power limits differ between GPUs"
+    )
     of = Node([0.0] * 4).measured([of_cells[0], uneven, *of_cells[4:]], rounds=2)
-    assert levels.found(of, of_cells[0], POWER).every == (400, 500, 600, 700)
+    assert levels.find_levels(of, of_cells[0], POWER).every == (400, 500, 600, 700)
 
 
 def test_runs_that_say_the_limit_and_runs_that_have_it_are_one_level():
     of_cells = cells()
     said = limited(of_cells[0], POWER, 700)
     of = Node([0.0] * 4).measured([of_cells[0], said, *of_cells[4:]], rounds=2)
-    found = levels.found(of, of_cells[0], POWER)
+    found = levels.find_levels(of, of_cells[0], POWER)
     assert found.every == (400, 500, 600, 700)
     assert len(found.as_it_is) == 4

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 from tests.placement.made_limits import Node
 from workflow_lib.cells import expand_study
 from workflow_lib.placement import __main__ as command
-from workflow_lib.placement.placed import PlacementRecord
+from workflow_lib.placement.sweep import PlacementRecord
 from workflow_lib.records import read_record
 from workflow_lib.study import load_study
 

@@ -9,7 +9,7 @@ import pytest
 from tests.placement import made
 from tests.placement.made import heavier, pipeline_cell, rotations
 from tests.placement.made_limits import Node, cells, clock_cells, limited
-from workflow_lib.placement import curves, held, levels, text
+from workflow_lib.placement import levels, power_at_limit, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.levels import CLOCK, POWER
 from workflow_lib.placement.limits import WORTH, Finder, lowest
@@ -211,8 +211,8 @@ def test_the_longest_stage_keeps_its_limit_and_others_get_what_they_need_by_hand
     of_cells = interleaved((400, 450, 500, 550, 600, 650))
     measured, cell = node.measured(of_cells), of_cells[0]
     search = Search(measured.with_limits_of(cell), cell)
-    found = levels.found(measured, cell, POWER)
-    drawn_curves = curves.drawn(measured, found, len(search.head))
+    found = levels.find_levels(measured, cell, POWER)
+    drawn_curves = levels.draw_curves(measured, found, len(search.head))
     layers = search.pipeline.layers(cell.degrees)
     finder = Finder(search, found, drawn_curves, (0, 1, 2, 3), layers)
     embedding, middle, _, head = search.pipeline.work_of(layers)
@@ -237,7 +237,7 @@ def test_limits_that_are_surely_low_enough_by_hand():
     search.logs = {("n1", 0): np.zeros(draws), ("n1", 1): np.linspace(0, 0.1, draws)}
     at = np.array([600.0, 650.0, 700.0])
     log_speed = np.tile(0.5 * np.log(at / 700), (draws, 1))
-    drawn_curves = curves.Curves(at, log_speed, 2 * log_speed, 0 * log_speed)
+    drawn_curves = levels.Curves(at, log_speed, 2 * log_speed, 0 * log_speed)
     keys = dict.fromkeys((600.0, 650.0), ((cell.id, 1),))
     found = levels.Levels(POWER, 700.0, ((cell.id, 1),), keys, 1600.0)
     finder = Finder(search, found, drawn_curves, (0, 1), search.pipeline.layers(cell.degrees))
@@ -250,17 +250,19 @@ def test_limits_that_are_surely_low_enough_by_hand():
 def test_what_a_lock_saves_is_read_by_how_far_it_lowers_a_gpu(monkeypatch):
     # GPUs draw their 700 W all the time, and at 1/f of their clock f**2.5 of it. A lock of 1600 MHz
     # lowers the two fast ones alone, so between 1450 and 1600 MHz the mean power has a bend.
-    monkeypatch.setattr(held, "_STEEPER", (1.0, 1.0), raising=False)
+    monkeypatch.setattr(power_at_limit, "_STEEPER", (1.0, 1.0), raising=False)
     logs = [0.03, 0.01, -0.01, -0.03]
     node = Node(logs, lever=CLOCK, waiting_w=700.0, of_waiting=1.0, noise=0.0, overhead=0.0)
     of_cells = clock_cells()
     measured, cell = node.measured(of_cells), of_cells[0]
     search = Search(measured.with_limits_of(cell), cell)
-    found = levels.found(measured, cell, CLOCK)
-    answers = held.Answers(search, found, curves.drawn(measured, found, len(search.head)))
+    found = levels.find_levels(measured, cell, CLOCK)
+    answers = power_at_limit.Answers(
+        search, found, levels.draw_curves(measured, found, len(search.head))
+    )
     answers.of_saved[:] = 1
     for lock in (1500, 1530, 1560):
-        saved = answers.held((lock,) * 4).saved
+        saved = answers.at_limits((lock,) * 4).saved
         for gpu, log in enumerate(logs):
             own_mhz = 1600 * np.exp(log)
             by_hand = 1 - min(1, lock / own_mhz) ** 2.5
@@ -286,7 +288,7 @@ def test_one_list_serves_all_nodes_so_an_index_gets_the_highest_need():
     search = Search(made.measured([cell], logs, rounds=4, noise=0.0, nodes=("n1", "n2")), cell)
     at = np.array([600.0, 650.0, 700.0])
     log_speed = np.tile(0.5 * np.log(at / 700), (len(search.head), 1))
-    drawn_curves = curves.Curves(at, log_speed, 2 * log_speed, 0 * log_speed)
+    drawn_curves = levels.Curves(at, log_speed, 2 * log_speed, 0 * log_speed)
     keys = dict.fromkeys((600.0, 650.0), ((cell.id, 1),))
     found = levels.Levels(POWER, 700.0, ((cell.id, 1),), keys, 1600.0)
     finder = Finder(search, found, drawn_curves, (0, 1), search.pipeline.layers(cell.degrees))

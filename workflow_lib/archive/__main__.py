@@ -13,7 +13,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 from workflow_lib import checkout
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
-from workflow_lib.archive.rebuild import described, found, rebuild
+from workflow_lib.archive.rebuild import described, find_archive, rebuild
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.checkout import CheckoutError
 from workflow_lib.options import add_config, add_results
@@ -138,7 +138,7 @@ def _pack(chosen: argparse.Namespace) -> int:
 
 
 def _rebuild(chosen: argparse.Namespace) -> int:
-    archive = found(chosen.archive, _ARCHIVES)
+    archive = find_archive(chosen.archive, _ARCHIVES)
     into = chosen.into or Path("rebuilt") / archive.stem
     rebuilt = rebuild(archive, into, checkout.of_package(), chosen.maximum_gb * 1e9, chosen.again)
     print(described(rebuilt, into))

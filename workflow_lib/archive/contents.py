@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from workflow_lib import results
+from workflow_lib import plan, results
+from workflow_lib.analysis.batch import reduce_runs
+from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.cells import Sweep
-from workflow_lib.records import RunPaths
+from workflow_lib.records import RecordError, RunPaths
+from workflow_lib.report.figures import write_figures_of
+from workflow_lib.report.page.page import write_page
 from workflow_lib.study import Study
 
 #: directories of an archive's payload
@@ -112,3 +118,28 @@ def _refuse_unreadable_names(names: Iterable[str]) -> None:
             name.encode("utf-8")
         except UnicodeEncodeError:
             raise ArchiveError(f"{name!r}: its name is not UTF-8; rename it") from None
+
+
+#: how many processes reduce runs at most: each takes 0.2 GB of memory
+_MOST_PROCESSES = 4
+
+
+def make_products(sweep: Sweep, results_directory: Path) -> None:
+    """Write plan, summaries, tables, figures and page of a sweep.
+
+    Raises RecordError and OSError if raw files are damaged or missing.
+    """
+    paths = results.sweep_paths(results_directory, sweep.name)
+    plan.write(plan.table([sweep]), paths.plan)
+    cores = os.cpu_count() or 1
+    measured = []
+    for _, run, of_run in runs_of(sweep, results_directory):
+        if of_run.outcome.is_file() and run == results.PROFILED_RUN:
+            analyse_run(of_run.directory)
+        elif of_run.outcome.is_file():
+            measured.append(of_run.directory)
+    if problems := reduce_runs(measured, min(cores, _MOST_PROCESSES)):
+        raise RecordError("\n".join(problems))
+    collect(paths.plan, results_directory, paths.directory)
+    write_figures_of(paths.directory, paths.figures, cores)
+    write_page(sweep.name, sweep.description, results_directory, paths.directory)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import ArchiveError
-from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product, runs_of
-from workflow_lib.archive.products import make_products
+from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product, make_products, runs_of
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.cells import expand_study
 from workflow_lib.safety import printable
@@ -54,7 +53,7 @@ class Rebuilt:
         return not (self.different or self.missing or self.new)
 
 
-def found(named: str, directories: Sequence[Path]) -> Path:
+def find_archive(named: str, directories: Sequence[Path]) -> Path:
     """The archive of this path, or of this name in one of ``directories``. Raises ArchiveError if
     there is none.
     """

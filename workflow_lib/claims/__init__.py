@@ -5,9 +5,9 @@
     config/claims.yaml ──┐
                          ├─ pairs (which cells) ─ contrasts (their intervals) ─ verdicts ─▶ page
     tables of sweeps ────┘                              │                           ▲
-                                                        └─ beside (of two pairs) ───┘
+                                                        └─ ratio_of_ratios ────────┘
 
 ``contrasts`` takes ratios, differences and their intervals from :mod:`workflow_lib.comparison` and
-:mod:`workflow_lib.intervals`, and ``beside`` makes one contrast of two of them. Nothing in this
-package estimates anything else.
+:mod:`workflow_lib.intervals`, and ``ratio_of_ratios`` makes one contrast of two of them. Nothing in
+this package estimates anything else.
 """

@@ -60,7 +60,7 @@ _OVER_PROFILED = (
 )
 
 
-def found(
+def evaluate_test(
     test: ClaimTest, measured: Sequence[Measured], coverage: float = differences.COVERAGE
 ) -> list[dict[str, Any]]:
     """The contrasts of a test, as columns of CLAIMS without verdicts, with intervals of this

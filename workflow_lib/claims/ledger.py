@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.claims import beside, contrasts, projected, verdicts
+from workflow_lib.claims import contrasts, projected, ratio_of_ratios, verdicts
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
 from workflow_lib.claims.verdicts import Verdict
@@ -46,7 +46,7 @@ def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
         for row in _of_tests(
             claim,
             PROJECTED,
-            lambda test, coverage: projected.found(test, planned, coverage),
+            lambda test, coverage: projected.project_test(test, planned, coverage),
             PROJECTED_COVERAGE,
             named,
         )
@@ -61,7 +61,7 @@ def _of_claim(
         yield _row({**_shared(claim, MEASURED, []), **known}, labels)
 
     def found(test: ClaimTest, coverage: float) -> Iterable[Mapping[str, Any]]:
-        make = beside.found if test.beside else contrasts.found
+        make = ratio_of_ratios.evaluate_test if test.beside else contrasts.evaluate_test
         return make(test, measured, coverage)
 
     yield from _of_tests(claim, MEASURED, found, COVERAGE, labels)
@@ -136,7 +136,7 @@ def _deciding(
 def _row(known: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
     row = {**dict.fromkeys(_COLUMNS), **known}
     for end in ("a", "b"):
-        for pair in ("", beside.PREFIX):
+        for pair in ("", ratio_of_ratios.PREFIX):
             cell = row[f"{pair}cell_{end}"]
             if cell is not None:
                 row[f"{pair}label_{end}"] = labels[cell]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib import __version__
-from workflow_lib.claims.beside import of_two_pairs, second_pair
 from workflow_lib.claims.contrasts import VALUE
 from workflow_lib.claims.pairs import selected_in_words
+from workflow_lib.claims.ratio_of_ratios import of_two_pairs, second_pair
 from workflow_lib.claims.verdicts import (
     IN_WORDS,
     NOT_TESTABLE,

@@ -66,7 +66,7 @@ def _row(each: Projected) -> dict[str, Any]:
     }
 
 
-def found(
+def project_test(
     test: ClaimTest, cells: Cells, coverage: float = planned.COVERAGE
 ) -> Iterator[dict[str, Any]]:
     """The contrasts of a test: columns of CLAIMS without verdicts; none where the test is of

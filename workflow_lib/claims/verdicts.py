@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from workflow_lib.claims.beside import of_two_pairs
 from workflow_lib.claims.contrasts import VALUE
+from workflow_lib.claims.ratio_of_ratios import of_two_pairs
 from workflow_lib.comparison.measures import DIFFERENCE, RATIO, difference_unit
 from workflow_lib.config import ClaimTest
 from workflow_lib.records import MEASURES, Measure

@@ -5,6 +5,6 @@ goes with the GPU, with the stage and with time; ``slots`` lists GPUs by it. ``s
 step from GPUs' speeds, ``search`` looks for the surest gain, and ``advice`` decides whether it is
 sure enough. The report of the sweep that tries it sets the prediction beside runs.
 
-``levels`` finds runs of a cell at several limits of power or clocks, ``curves`` says how the cell
-answers to them, ``held`` what each GPU then does, and ``limits`` looks for limits that pay.
+``levels`` finds runs of a cell at several limits of power or clocks and how the cell answers,
+``power_at_limit`` what each GPU then does, and ``limits`` looks for limits that pay.
 """

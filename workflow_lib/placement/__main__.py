@@ -13,7 +13,7 @@ from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.options import add_config
 from workflow_lib.placement import page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
-from workflow_lib.placement.placed import record
+from workflow_lib.placement.sweep import record
 from workflow_lib.records import SLOTS, RecordError, bounds, said, write_json
 from workflow_lib.report.figures.style import marks
 from workflow_lib.safety import printable

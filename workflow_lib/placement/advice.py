@@ -16,9 +16,8 @@ from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement import limits
 from workflow_lib.placement.effects import Place, check
 from workflow_lib.placement.limits import LimitAdvice
-from workflow_lib.placement.predictions import Move, Prediction, interval
 from workflow_lib.placement.readings import Measured, order_of
-from workflow_lib.placement.search import Search
+from workflow_lib.placement.search import Move, Prediction, Search, interval
 from workflow_lib.placement.stages import Order, Pipeline
 from workflow_lib.records import Cell, RecordError
 

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from workflow_lib.placement import curves
-from workflow_lib.placement.held import Answers
-from workflow_lib.placement.levels import LEVERS, Levels, found
-from workflow_lib.placement.predictions import Prediction, interval
+from workflow_lib.placement import levels
+from workflow_lib.placement.levels import LEVERS, Levels, draw_curves, find_levels
+from workflow_lib.placement.power_at_limit import Answers
 from workflow_lib.placement.readings import Measured
-from workflow_lib.placement.search import Search
+from workflow_lib.placement.search import Prediction, Search, interval
 from workflow_lib.placement.stages import Order
 
 Floats = npt.NDArray[np.float64]
@@ -66,11 +65,11 @@ def advise(
     """
     advised, why_not = [], []
     for lever in LEVERS:
-        levels = found(measured, search.cell, lever)
+        levels = find_levels(measured, search.cell, lever)
         if isinstance(levels, str):
             why_not.append(levels)
         elif levels is not None:
-            drawn = curves.drawn(measured, levels, len(search.share_of_gain))
+            drawn = draw_curves(measured, levels, len(search.share_of_gain))
             advised.append(Finder(search, levels, drawn, order, layers).best())
     surest = max(advised, key=lambda each: (each.is_recommended, _surest(each.alone)), default=None)
     return surest, why_not
@@ -91,7 +90,7 @@ class Finder:
         self,
         search: Search,
         levels: Levels,
-        drawn: curves.Curves,
+        drawn: levels.Curves,
         order: Order,
         layers: tuple[int, ...],
     ) -> None:
@@ -127,21 +126,21 @@ class Finder:
         return LimitAdvice(
             levels=self.levels,
             alone=tried[values],
-            whole=self.search.prediction(self.order, self.layers, self.answers.held(values)),
+            whole=self.search.prediction(self.order, self.layers, self.answers.at_limits(values)),
             is_unchanged=values == given,
         )
 
     def alone(self, limits: tuple[int, ...]) -> Prediction:
         """What limits change, against the placement without them."""
-        held = self.answers.held(limits)
-        change = self.search.change_by(held, self.order, self.layers)
+        gpus = self.answers.at_limits(limits)
+        change = self.search.change_by(gpus, self.order, self.layers)
         return Prediction(
             self.order,
             self.layers,
             interval(change.time_gain),
             interval(change.energy_gain),
             interval(change.warmest_c),
-            held.limits,
+            gpus.limits,
         )
 
     def candidates(self) -> Iterator[tuple[int, ...]]:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from workflow_lib import __version__
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.effects import Place
-from workflow_lib.placement.readings import name
+from workflow_lib.placement.readings import place_name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.records import whole_file
 from workflow_lib.report.embedded_figures import drawn_for_page
@@ -73,7 +73,7 @@ def _draw(found: Characterisation, marked: str) -> Figure:
     _points(left, places, [found.clocks[place] for place in places], 100.0)
     left.axvline(-100 * found.threshold, color=style.GREY, linestyle=":", linewidth=0.8)
     left.set_xlabel("clock, from the mean (%)")
-    left.set_yticks(range(len(places)), labels=[name(place) for place in places])
+    left.set_yticks(range(len(places)), labels=[place_name(place) for place in places])
     left.set_ylim(-0.6, len(places) - 0.4)
     _points(right, places, [found.temperatures[place] for place in places], 1.0)
     right.set_xlabel("temperature (°C)")

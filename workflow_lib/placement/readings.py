@@ -152,7 +152,7 @@ def _limits(cell: Cell) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return cell.training.power_limits_w, cell.training.clock_limits_mhz
 
 
-def name(place: tuple[str, int]) -> str:
+def place_name(place: tuple[str, int]) -> str:
     """A GPU, by its node and index, as people call it."""
     return f"{place[0]} GPU {place[1]}"
 

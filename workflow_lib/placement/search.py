@@ -35,14 +35,87 @@ import numpy as np
 import numpy.typing as npt
 
 from workflow_lib import memory
+from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement import elasticity
 from workflow_lib.placement.draws import Weights, by_gpu_and_duty, solved, within_runs
-from workflow_lib.placement.effects import Columns, Place
-from workflow_lib.placement.predictions import Change, Held, Move, Prediction, interval
+from workflow_lib.placement.effects import LEVEL, Columns, Place
+from workflow_lib.placement.levels import Lever
 from workflow_lib.placement.readings import Measured, order_of
 from workflow_lib.placement.stages import Order, Pipeline
 from workflow_lib.records import Cell, RecordError
 from workflow_lib.words import counted
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a placement should change, each with a 90 % interval."""
+
+    order: Order
+    #: of each of the pipeline's ranks; as the cell has them where they cannot move
+    layers: tuple[int, ...]
+    #: 1 less the ratio of step times; likewise of the GPUs' energy
+    time_gain: Interval
+    energy_gain: Interval
+    #: of the warmest GPU's mean, °C
+    temperature_change_c: Interval
+    #: of each GPU of a node; None where they are as the cell has them
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A limit for each GPU of a node, by its index."""
+
+    lever: Lever
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GpusAtLimits:
+    """GPUs under limits, in each draw."""
+
+    limits: Limits
+    #: logarithm of each GPU's speed
+    logs: Mapping[Place, Floats]
+    #: what share of a GPU's power is saved, and by how many °C it changes
+    saved: Mapping[Place, Floats]
+    warmth_c: Mapping[Place, Floats]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one placement changes against another, (draws)."""
+
+    time_gain: Floats
+    energy_gain: Floats
+    warmest_c: Floats
+
+    def then(self, other: Change) -> Change:
+        """This change, and another after it."""
+        return Change(
+            1 - (1 - self.time_gain) * (1 - other.time_gain),
+            1 - (1 - self.energy_gain) * (1 - other.energy_gain),
+            self.warmest_c + other.warmest_c,
+        )
+
+
+@dataclass(frozen=True)
+class Move:
+    """The one layer that is nearest to paying, with the order as it is."""
+
+    from_stage: int
+    to_stage: int
+    #: how much faster the other stage's GPUs have to be for that: 1 + P / L between equal stages
+    needed_ratio: float
+    #: how much faster they are
+    ratio: Interval
+
+
+def interval(draws: Floats) -> Interval:
+    """The first draw, which is the estimate, and the ends of what holds 90 % of all."""
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(draws[0]), float(min(low, draws[0])), float(max(high, draws[0])))
+
 
 Floats = npt.NDArray[np.float64]
 
@@ -196,19 +269,19 @@ class Search:
         return needed.fits(capacity) == "yes"
 
     def prediction(
-        self, order: Order, layers: tuple[int, ...], held: Held | None = None
+        self, order: Order, layers: tuple[int, ...], gpus: GpusAtLimits | None = None
     ) -> Prediction:
         """What a placement changes, and limits with it, against the cell as it is."""
         change = self.change(order, layers)
-        if held is not None:
-            change = change.then(self.change_by(held, order, layers))
+        if gpus is not None:
+            change = change.then(self.change_by(gpus, order, layers))
         return Prediction(
             order=order,
             layers=layers,
             time_gain=interval(change.time_gain),
             energy_gain=interval(change.energy_gain),
             temperature_change_c=interval(change.warmest_c),
-            limits=None if held is None else held.limits,
+            limits=None if gpus is None else gpus.limits,
         )
 
     def change(self, order: Order, layers: tuple[int, ...]) -> Change:
@@ -218,9 +291,9 @@ class Search:
             self._as_it_is, self._runs(order, layers), 0.0 if is_own else self.left_out
         )
 
-    def change_by(self, held: Held, order: Order, layers: tuple[int, ...]) -> Change:
+    def change_by(self, gpus: GpusAtLimits, order: Order, layers: tuple[int, ...]) -> Change:
         """What limits change, against the same placement without them."""
-        return self._between(self._runs(order, layers), self._runs(order, layers, held))
+        return self._between(self._runs(order, layers), self._runs(order, layers, gpus))
 
     def _between(self, before: _Drawn, after: _Drawn, more: Floats | float = 0.0) -> Change:
         gain = 1 - after.step / before.step + more
@@ -258,9 +331,11 @@ class Search:
         """What a step takes besides its passes, (draws)."""
         return self._rest(self.pipeline.step(self._passes(self.pipeline, *self._own, self.logs)))
 
-    def _runs(self, order: Order, layers: Sequence[int], held: Held | None = None) -> _Drawn:
+    def _runs(
+        self, order: Order, layers: Sequence[int], gpus: GpusAtLimits | None = None
+    ) -> _Drawn:
         pipeline = self.pipeline
-        logs = self.logs if held is None else held.logs
+        logs = self.logs if gpus is None else gpus.logs
         passes = self._passes(pipeline, order, layers, logs)
         step, duty = self._step_and_duty(pipeline, passes, self._besides)
         watts, degrees_c = [], []
@@ -271,10 +346,10 @@ class Search:
                 power_w = self.power[place] + self.power_slope * duty[:, stage]
                 more_c = self.warmth[place] * (duty[:, stage] - self.usual_duty)
                 heat_c = self.heat[place] + self.heat_slope * (self.usual_duty + more_c)
-                if held is not None:
+                if gpus is not None:
                     saved_w = power_w + self.of_computing * (self._usual_w(place) * more - power_w)
-                    power_w = power_w - held.saved[place] * saved_w
-                    heat_c = heat_c + held.warmth_c[place]
+                    power_w = power_w - gpus.saved[place] * saved_w
+                    heat_c = heat_c + gpus.warmth_c[place]
                 watts.append(power_w)
                 degrees_c.append(heat_c)
         return _Drawn(step, np.sum(watts, axis=0), np.max(degrees_c, axis=0))

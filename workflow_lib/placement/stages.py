@@ -61,14 +61,14 @@ class Pipeline:
     def layers(self, degrees: Degrees) -> tuple[int, ...]:
         """Of each pipeline rank, all its stages together."""
         of_stages = degrees.layers_of_stages(self.model.layers)
-        held = (degrees.stages_of(rank) for rank in range(degrees.pp))
-        return tuple(sum(of_stages[stage] for stage in mine) for mine in held)
+        ranks = (self.degrees.stages_of(rank) for rank in range(degrees.pp))
+        return tuple(sum(of_stages[stage] for stage in mine) for mine in ranks)
 
     def ends(self, head: float = 1.0) -> Floats:
         """Work of each rank besides layers, (pp): the embedding, and ``head`` times the head's."""
         of_stages = self._ends_of_stages(head)
-        held = (self.degrees.stages_of(rank) for rank in range(self.degrees.pp))
-        return np.array([of_stages[list(mine)].sum() for mine in held])
+        ranks = (self.degrees.stages_of(rank) for rank in range(self.degrees.pp))
+        return np.array([of_stages[list(mine)].sum() for mine in ranks])
 
     def _ends_of_stages(self, head: float = 1.0) -> Floats:
         ends = np.zeros(self.degrees.stages)

@@ -12,7 +12,7 @@ from workflow_lib.placement.advice import WORTH, Advice
 from workflow_lib.placement.effects import Place
 from workflow_lib.placement.limits import MOST_LOST
 from workflow_lib.placement.limits import WORTH as LIMITS_WORTH
-from workflow_lib.placement.readings import name
+from workflow_lib.placement.readings import place_name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.records import Cell, cell_axes
 from workflow_lib.words import counted
@@ -51,7 +51,7 @@ def slots_table(found: Characterisation) -> list[dict[str, str]]:
     for row in sorted(found.rows, key=lambda row: row["clock_effect"]):
         place: Place = (row["node"], row["gpu"])
         line = {
-            "GPU": name(place),
+            "GPU": place_name(place),
             "clock, from the mean": percent(found.clocks[place], 2),
             "MHz": f"{row['sm_clock_mean_mhz']:.0f}",
             "temperature, from the mean": degrees_c(found.temperatures[place]),
@@ -86,7 +86,7 @@ def slots_sentences(found: Characterisation, simulated: bool) -> list[str]:
     )
     threshold = f"{100 * found.threshold:.1f} %"
     if found.behind:
-        behind = ", ".join(name((row["node"], row["gpu"])) for row in found.behind)
+        behind = ", ".join(place_name((row["node"], row["gpu"])) for row in found.behind)
         said.append(f"Surely more than {threshold} slower than the mean of their peers: {behind}.")
     else:
         said.append(f"No GPU is surely more than {threshold} slower than the mean of its peers.")
@@ -148,7 +148,9 @@ def advice_sentences(advice: Advice) -> list[str]:
     )
     said.append(
         f"This rests on {counted(advice.runs, 'run')} from {first} to {last} UTC, on these GPUs "
-        "alone: " + ", ".join(f"{name(place)} {uuid}" for place, uuid in advice.uuids.items()) + "."
+        "alone: "
+        + ", ".join(f"{place_name(place)} {uuid}" for place, uuid in advice.uuids.items())
+        + "."
     )
     return said
 

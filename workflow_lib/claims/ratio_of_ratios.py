@@ -52,11 +52,11 @@ def second_pair(row: Row) -> dict[str, Any]:
     return {name: row[PREFIX + name] for name in OF_A_PAIR}
 
 
-def found(
+def evaluate_test(
     test: ClaimTest, measured: Sequence[Measured], coverage: float = COVERAGE
 ) -> list[dict[str, Any]]:
-    """The contrasts of a test of two pairs, as :func:`workflow_lib.claims.contrasts.found` has
-    them: one for each contrast of the first pair and each counterpart of it."""
+    """The contrasts of a test of two pairs, as :func:`.contrasts.evaluate_test` has them: one for
+    each contrast of the first pair and each counterpart of it."""
     cells = {cell["cell"]: cell for each in measured for cell in each.side.cells}
     alone = [_alone(test, which) for which in (test.pair, test.beside)]
     first, second = (_contrasts(each, measured, coverage) for each in alone)
@@ -97,7 +97,7 @@ def _contrasts(
     runs."""
     distinct: dict[Any, dict[str, Any]] = {}
     for each in measured:
-        for row in contrasts.found(test, [each], coverage):
+        for row in contrasts.evaluate_test(test, [each], coverage):
             if "cell_a" in row:
                 distinct.setdefault(tuple(_runs_of(row, each)), row)
     return list(distinct.values())

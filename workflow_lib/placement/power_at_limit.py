@@ -1,6 +1,6 @@
 """GPUs under limits: how fast they are, and how much power they save.
 
-With s(u) and q(u) of :mod:`workflow_lib.placement.curves`, a GPU at a limit u has
+With s(u) and q(u) of :mod:`workflow_lib.placement.levels`, a GPU at a limit u has
 
 - its own speed times s(u) under a power limit. A locked clock makes a GPU slower only below the
   clock that it has without it, and is the same clock for a fast GPU and for a slow one;
@@ -17,12 +17,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from workflow_lib.placement.curves import Curves
 from workflow_lib.placement.effects import Place
-from workflow_lib.placement.levels import CLOCK, Levels
-from workflow_lib.placement.predictions import Held, Limits
+from workflow_lib.placement.levels import CLOCK, Curves, Levels
 from workflow_lib.placement.readings import order_of
-from workflow_lib.placement.search import Search
+from workflow_lib.placement.search import GpusAtLimits, Limits, Search
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,7 +60,7 @@ class Answers:
                 self.free_mhz[place] = mean_mhz * np.exp(values)
             self.lock = self._lock()
 
-    def held(self, limits: tuple[int, ...]) -> Held:
+    def at_limits(self, limits: tuple[int, ...]) -> GpusAtLimits:
         """The GPUs under limits, in each draw."""
         logs, saved, warmth_c = {}, {}, {}
         of_limits = {limit: self.logs(limit) for limit in set(limits)}
@@ -72,7 +70,7 @@ class Answers:
             of_power = 1 - np.exp(self._less(place, limit, self.curves.log_power))
             saved[place] = self.of_saved * of_power
             warmth_c[place] = self._less(place, limit, self.curves.warmth_c)
-        return Held(Limits(self.levels.lever, limits), logs, saved, warmth_c)
+        return GpusAtLimits(Limits(self.levels.lever, limits), logs, saved, warmth_c)
 
     def _less(self, place: Place, limit: int, curve: Floats) -> Floats:
         """One of the curves at a GPU's limit, (draws).
