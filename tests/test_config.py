@@ -102,7 +102,7 @@ def test_an_unknown_platform_is_refused(study_directory, edit):
     edit("sweeps/parallelism.yaml", "platforms: [h200, h100]", "platforms: [h200, h1000]")
     message = refusal(study_directory)
     # Another GPU is no misspelling: those that there are.
-    assert "no platform is called 'h1000'; valid: h100, h100x1, h200, " in message
+    assert "no platform is called 'h1000'; valid: h100, h100x1, h100x2, h200, " in message
     assert "did you mean" not in message
 
 
@@ -657,7 +657,7 @@ def test_an_absent_configuration_is_refused(tmp_path):
             "sweeps/smoke.yaml",
             "platforms: [all]",
             "platforms: [a100]",
-            "platforms: no platform is called 'a100'; valid: h100, h100x1, h200, ",
+            "platforms: no platform is called 'a100'; valid: h100, h100x1, h100x2, h200, ",
         ),
         (
             "sweeps/smoke.yaml",
