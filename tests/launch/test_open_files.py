@@ -21,12 +21,12 @@ def limits(program: str, soft: int) -> list[str]:
 def test_the_limit_is_raised_and_what_is_submitted_has_the_users():
     program = """
 import resource, subprocess
-from workflow_lib.launch import processes
+from workflow_lib.launch import open_files
 shell = ["sh", "-c", 'ulimit -S -n; echo "$0" "$1"', "an", "argument"]
-subprocess.run(processes.as_found(shell), check=True)
-processes.raise_limit()
+subprocess.run(open_files.as_found(shell), check=True)
+open_files.raise_limit()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
-subprocess.run(processes.as_found(shell), check=True)
+subprocess.run(open_files.as_found(shell), check=True)
 """
     before, *words, raised, after, name, argument = limits(program, 64)
     assert words == ["an", "argument"]
@@ -38,8 +38,8 @@ def test_a_limit_that_is_high_enough_stays():
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-from workflow_lib.launch import processes
-processes.raise_limit()
+from workflow_lib.launch import open_files
+open_files.raise_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
     assert limits(program, 256) == ["256", "256"]
@@ -47,8 +47,8 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 def test_so_many_runs_fit_as_files_may_be_open():
     program = """
-from workflow_lib.launch import processes
-print(processes.most_runs())
+from workflow_lib.launch import open_files
+print(open_files.most_runs())
 """
     # 256 less 96, by 4; and none where there is only room for Snakemake.
     assert limits(program, 256) == ["40"]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workflow_lib.launch import processes
+from workflow_lib.launch import open_files
 from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
@@ -54,7 +54,7 @@ class Local:
         command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
         start = [sys.executable, "-m", "workflow_lib.launch.schedulers.local_start"]
         done = subprocess.run(
-            processes.as_found([*start, str(paths.logs), shlex.join(command), str(LIMIT_MIN)]),
+            open_files.as_found([*start, str(paths.logs), shlex.join(command), str(LIMIT_MIN)]),
             capture_output=True,
             text=True,
             check=False,

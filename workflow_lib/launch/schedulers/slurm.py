@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workflow_lib import commands
-from workflow_lib.launch import interruption, processes
+from workflow_lib.launch import interruption, open_files
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.schedulers import queries
 from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, JobStateCache
@@ -119,7 +119,7 @@ def sbatch(
         )
     command = ["sbatch", "--parsable", f"--output={output}", *options, str(script)]
     with subprocess.Popen(
-        processes.as_found(command),
+        open_files.as_found(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=locks,
