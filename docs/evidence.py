@@ -1,8 +1,8 @@
 """Rebuilds what was measured from its archives: ``make evidence``, or ``python -m docs.evidence``.
 
 Each archive in evidence/ is checked file by file, and its tables, figures and page are made anew
-in rebuilt/evidence/. Tables, summaries and SVG figures have to be, byte for byte, those whose
-digests evidence/products.sha256 keeps. docs/results/ and the findings of README.md have to hold
+in rebuilt/evidence/. Each column of its tables, key of its summaries and SVG figure has to be that
+whose digest evidence/products.csv keeps. docs/results/ and the findings of README.md have to hold
 what they say, and the runs and times that projections are fitted to have to be theirs. ``--write``
 writes all of them.
 PDFs and pages are made too, and not compared: they hold what zlib packed, which is not the same
@@ -12,12 +12,12 @@ bytes everywhere.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from docs import digests
 from research.pages import (
     engine,
     findings,
@@ -33,7 +33,6 @@ from research.pages import (
 )
 from research.projection import ship
 from workflow_lib.archive.bag import ArchiveError
-from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import SHIPPED, own_text
@@ -45,7 +44,7 @@ from workflow_lib.study import ConfigError, load_ledger, load_study
 
 CHECKOUT = Path(__file__).parents[1]
 ARCHIVES = CHECKOUT / "evidence"
-DIGESTS = ARCHIVES / "products.sha256"
+DIGESTS = ARCHIVES / "products.csv"
 REBUILT = CHECKOUT / "rebuilt" / "evidence"
 #: the runs of the archives that projections are fitted to
 OWN_RUNS = SHIPPED
@@ -54,7 +53,6 @@ OWN_PARTS = SHIPPED_PARTS
 #: the fit to both
 OWN_FIT = SHIPPED_FIT
 
-_COMPARED = (".parquet", ".json", ".svg")
 #: more than any archive here has, unpacked
 _MAXIMUM_BYTES = 1e9
 
@@ -67,25 +65,6 @@ def rebuild_all(into: Path) -> None:
     for archive in sorted(ARCHIVES.glob("*.zip")):
         done = rebuild(archive, into / archive.stem, CHECKOUT, _MAXIMUM_BYTES)
         print(f"{archive.name}: the checksums of {done.raw_files} raw files are right", flush=True)
-
-
-def digests(rebuilt: Path) -> str:
-    """The SHA-256 of what is compared, as ``sha256sum --check`` takes it within ``rebuilt``."""
-    lines = []
-    for path in sorted(rebuilt.rglob("*")):
-        archive, _, name = path.relative_to(rebuilt).as_posix().partition("/")
-        if path.is_file() and path.suffix in _COMPARED and is_product(name):
-            lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {archive}/{name}\n")
-    return "".join(lines)
-
-
-def differing(rebuilt: Path) -> list[str]:
-    """Products that are other than those of the digests, or that one side alone has."""
-    then, now = (
-        {line.split("  ", 1)[1]: line for line in text.splitlines()}
-        for text in (DIGESTS.read_text(encoding="utf-8"), digests(rebuilt))
-    )
-    return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
 
 
 def own_runs(rebuilt: Path) -> str:
@@ -181,18 +160,19 @@ def _make(write: bool) -> int:
         if _write_fit(REBUILT):
             shutil.rmtree(REBUILT)
             rebuild_all(REBUILT)
-        DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
+        digests.write(DIGESTS, digests.digests(REBUILT))
         for path, text in pages(REBUILT).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    compared = len(DIGESTS.read_text(encoding="utf-8").splitlines())
-    changed, old = differing(REBUILT), stale(REBUILT)
+    kept = digests.read(DIGESTS)
+    changed, old = digests.differences(kept, digests.digests(REBUILT)), stale(REBUILT)
     print(f"Rebuilt in {REBUILT.relative_to(CHECKOUT)}, with a report.html of each sweep.")
+    compared = sum(map(len, kept.values()))
     print(
-        f"{compared} tables, summaries and figures compared by their bytes: {len(changed)} differ"
+        f"{compared} columns of tables and summaries, and figures, compared: {len(changed)} differ"
     )
-    for name in [*changed, *old]:
-        print(f"  not as it was: {name}", file=sys.stderr)
+    for line in [*changed, *(f"not as it was: {name}" for name in old)]:
+        print(f"  {line}", file=sys.stderr)
     if changed or old:
         print(
             "If you changed nothing, `make rebuild ARCHIVE=<one of evidence/>` says which packages "

@@ -1,0 +1,78 @@
+"""Digests of what archives make: columns that change, come and go are told apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from docs import digests
+
+RESULTS = "one/results/sweeps/one"
+RUN = "one/results/cells/h200/model/cell/run1"
+
+
+@pytest.fixture
+def rebuilt(tmp_path: Path) -> Path:
+    """An archive with a table, a summary, a figure, and files that are not compared."""
+    (tmp_path / RESULTS / "figures").mkdir(parents=True)
+    (tmp_path / RUN).mkdir(parents=True)
+    write(tmp_path, {"power_w": [690.5, None], "loss": [2.5, 2.25]}, {"power_w": "no sensor"})
+    (tmp_path / RUN / "summary.json").write_text('{"outcome": "completed"}')
+    (tmp_path / RESULTS / "figures" / "power.svg").write_text("<svg/>")
+    for name in ("report.html", "figures/power.pdf", ".made.sha256"):
+        (tmp_path / RESULTS / name).write_text("not compared")
+    return tmp_path
+
+
+def write(rebuilt: Path, columns: dict[str, list[float | None]], reasons: dict[str, str]) -> None:
+    table = pl.DataFrame(columns).with_columns(
+        missing_reasons=pl.Series(["{}", json.dumps(reasons)])
+    )
+    table.write_parquet(rebuilt / RESULTS / "runs.parquet")
+
+
+def test_columns_keys_and_figures_are_compared_and_nothing_else(rebuilt: Path) -> None:
+    assert list(digests.digests(rebuilt)) == [
+        ("power.svg", ""),
+        ("runs.parquet", "loss"),
+        ("runs.parquet", "power_w"),
+        ("summary.json", "outcome"),
+    ]
+
+
+def test_what_is_written_is_read(rebuilt: Path, tmp_path: Path) -> None:
+    made = digests.digests(rebuilt)
+    digests.write(tmp_path / "products.csv", made)
+    assert digests.read(tmp_path / "products.csv") == made
+
+
+def test_a_new_column_hides_no_changed_one(rebuilt: Path) -> None:
+    before = digests.digests(rebuilt)
+    columns: dict[str, list[float | None]] = {
+        "power_w": [690.6, None],
+        "loss": [2.5, 2.25],
+        "heat_c": [None, None],
+    }
+    write(rebuilt, columns, {"power_w": "no sensor", "heat_c": "no sensor"})
+    (rebuilt / RESULTS / "figures" / "power.svg").unlink()
+    assert digests.differences(before, digests.digests(rebuilt)) == [
+        "gone: power.svg of one",
+        "new: runs.parquet, column heat_c of one",
+        "changed: runs.parquet, column power_w of one",
+    ]
+
+
+def test_another_reason_or_type_is_a_change(rebuilt: Path) -> None:
+    before = digests.digests(rebuilt)
+    write(rebuilt, {"power_w": [690.5, None], "loss": [2.5, 2.25]}, {"power_w": "lost"})
+    assert digests.differences(before, digests.digests(rebuilt)) == [
+        "changed: runs.parquet, column power_w of one"
+    ]
+    path = rebuilt / RESULTS / "runs.parquet"
+    pl.read_parquet(path).with_columns(pl.col("loss").cast(pl.Float32)).write_parquet(path)
+    assert "changed: runs.parquet, column loss of one" in digests.differences(
+        before, digests.digests(rebuilt)
+    )
