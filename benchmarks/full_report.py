@@ -107,7 +107,7 @@ def medians(browser: Browser, path: Path, use: Callable[[Page, Path], dict[str, 
         page = browser.page()
         of_tabs.append(use(page, path))
         page.close()
-    values = {name: statistics.median(each[name] for each in of_tabs) for name in of_tabs[0]}
+    values = {name: statistics.median(tab[name] for tab in of_tabs) for name in of_tabs[0]}
     return ", ".join(f"{name} {value:.0f} ms" for name, value in values.items())
 
 

@@ -270,8 +270,8 @@ def _default(schema: Mapping[str, Any], required: bool) -> str:
 def _bounds_page() -> str:
     notice = _NOTICE.format(source="workflow_lib/records/bounds.py")
     rows = [
-        (f"`{name}`", each.what, f"{each.most:,}".replace(",", " "), each.unit)
-        for name, each in records.bounds.all_bounds().items()
+        (f"`{name}`", bound.what, f"{bound.most:,}".replace(",", " "), bound.unit)
+        for name, bound in records.bounds.all_bounds().items()
     ]
     table = _table(("bound", "of what", "most", "unit"), rows)
     return "\n\n".join([notice, _BOUNDS.rstrip(), table]) + "\n"

@@ -48,7 +48,7 @@ SHELLS = ("bash", "zsh")
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The parser of ``triptych`` itself; a command's own options are left to the command."""
     width = max(map(len, COMMANDS))
-    listed = [f"  {name:{width}}  {each.about}" for name, each in COMMANDS.items()]
+    listed = [f"  {name:{width}}  {command.about}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
         prog=prog,
         description="Measures distributed training: power, performance and thermals.",
@@ -83,7 +83,9 @@ def completion(shell: str) -> str:
 
 def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     found = [
-        each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)
+        action.choices
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
     ]
     return found[0] if found else {}
 

@@ -279,8 +279,8 @@ def _of_nodes(nodes: Sequence[NodeCheck], platform: Platform) -> Iterator[Findin
     }
     alike = len(versions) == 1
     yield Finding("python", True if alike else None, "; ".join(sorted(versions)))
-    for source in sorted({each.source for each in nodes if each.source is not None}):
-        gpus = [gpu for each in nodes if each.source == source for gpu in each.gpus]
+    for source in sorted({node.source for node in nodes if node.source is not None}):
+        gpus = [gpu for node in nodes if node.source == source for gpu in node.gpus]
         if source == "simulated":
             yield Finding("sensors", None, "readings of GPUs are simulated on these nodes")
         else:
@@ -302,7 +302,7 @@ def _of_clocks(nodes: Sequence[NodeCheck], here_s: float) -> Finding:
 
 
 def _nodes(paths: CheckPaths) -> list[NodeCheck]:
-    return [records.read_record(each, NodeCheck) for each in sorted(paths.nodes.glob("*.json"))]
+    return [records.read_record(path, NodeCheck) for path in sorted(paths.nodes.glob("*.json"))]
 
 
 def _last_files(paths: CheckPaths, nodes: int, job_id: str, late_s: float) -> str:
@@ -312,9 +312,9 @@ def _last_files(paths: CheckPaths, nodes: int, job_id: str, late_s: float) -> st
     until_s = time.monotonic() + late_s
     while True:
         text = "".join(
-            each.read_text(encoding="utf-8", errors="replace")
-            for each in sorted(RunPaths(paths.directory).logs.glob(f"*{job_id}*"))
-            if each.suffix in (".log", ".out", ".err")
+            path.read_text(encoding="utf-8", errors="replace")
+            for path in sorted(RunPaths(paths.directory).logs.glob(f"*{job_id}*"))
+            if path.suffix in (".log", ".out", ".err")
         )
         failed = _ENDED in text and f"{_ENDED}0" not in text
         if len(_nodes(paths)) >= nodes or failed or time.monotonic() > until_s:
@@ -356,11 +356,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         run = write_job(planned, platform, paths, chosen.results.absolute())
         if platform.scheduler == "slurm":
             findings.append(of_options(name, platform, run))
-        failed = any(each.held is False for each in findings)
+        failed = any(finding.held is False for finding in findings)
         with signals_noted():
             if not chosen.without_job and not failed:
                 findings += of_job(planned, platform, paths)
-        failed = any(each.held is False for each in findings)
+        failed = any(finding.held is False for finding in findings)
         passed = not failed and not chosen.without_job
         records.write_json(paths.result, CheckRecord(name, time.time(), passed, tuple(findings)))
     except InterruptedRunError as error:
@@ -373,7 +373,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         print(f"triptych: {printable(said(error))}", file=sys.stderr)
         return 1
     words = {True: "holds", False: "FAILS", None: "note"}
-    lines = [(each.part, words[each.held], printable(each.said)) for each in findings]
+    lines = [(finding.part, words[finding.held], printable(finding.said)) for finding in findings]
     print(tabulate(lines, ("part", "", f"platform {name}"), maxcolwidths=[None, None, 100]))
     print(f"\nWritten to {paths.result}")
     return int(failed)

@@ -69,9 +69,9 @@ class Listener:
         Raises subprocess.TimeoutExpired, after which wait may be called again, and TooMuchError.
         """
         until_s = time.monotonic() + timeout_s
-        for each in self._threads:
-            each.join(max(0.0, until_s - time.monotonic()))
-            if each.is_alive():
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+            if thread.is_alive():
                 raise subprocess.TimeoutExpired(self._process.args, timeout_s)
         exit_code = self._process.wait(max(0.0, until_s - time.monotonic()))
         if self._too_much:

@@ -112,12 +112,12 @@ def _of_comparison(directory: Path) -> list[Path]:
 
 def _there(paths: Iterable[Path]) -> list[Path]:
     """The paths that exist. Snakemake itself makes missing files again."""
-    return [each for each in paths if each.exists()]
+    return [path for path in paths if path.exists()]
 
 
 def _files(directory: Path) -> list[Path]:
     """The files of a directory, without hidden ones."""
-    return [each for each in directory.glob("*") if not each.name.startswith(".")]
+    return [path for path in directory.glob("*") if not path.name.startswith(".")]
 
 
 def _is_damaged(paths: RunPaths, planned: Cell) -> bool:

@@ -37,7 +37,7 @@ def files_behind(*modules: str, package: Path = _PACKAGE) -> list[Path]:
         found.add(name.rpartition(".")[0])  # Python runs a package before what it holds.
         waiting |= found - reached.keys()
     directories = {path.parent for path in reached.values()}
-    beside = (file for each in directories for file in _data_of(each))
+    beside = (file for directory in directories for file in _data_of(directory))
     return sorted({*reached.values(), *beside})
 
 
@@ -64,7 +64,7 @@ def _module_of(name: str, package: Path) -> str:
 def _file_of(module: str, package: Path) -> Path | None:
     path = package.joinpath(*module.split(".")) if module else package
     candidates = (path / "__init__.py", path.with_suffix(".py"))
-    return next((each for each in candidates if each.is_file()), None)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def _data_of(directory: Path) -> Iterator[Path]:

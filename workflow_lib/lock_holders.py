@@ -91,14 +91,18 @@ def examine(snakemake: Path, own: Holder) -> Finding:
     """
     locks = sorted(snakemake.glob("locks/*.lock"))
     holders = _holders(snakemake, own)
-    dead = {path: each for path, each in holders.items() if each is not None and is_dead(each, own)}
+    dead = {
+        path: holder
+        for path, holder in holders.items()
+        if holder is not None and is_dead(holder, own)
+    }
     if not locks:
         # There is no lock. A holder with an old record has ended, or --unlock removed its lock.
         old_unix_s = time.time() - _LOCKED_WITHIN_S
         return Finding(
             None, tuple(p for p in holders if p in dead or _modified_unix_s(p) < old_unix_s)
         )
-    others = [each for path, each in holders.items() if path not in dead]
+    others = [holder for path, holder in holders.items() if path not in dead]
     # A holder's record is older than its lock, by the clock of the same file server.
     first = min(map(_modified_unix_s, dead), default=None)
     if others or first is None or any(_modified_unix_s(lock) < first for lock in locks):
@@ -154,7 +158,7 @@ def _same(one: Holder, other: Holder) -> bool:
 
 def _who_may_hold(others: list[Holder | None], own: Holder) -> str:
     """A line that says which processes may hold the lock, and what to do."""
-    known = [each for each in others if each is not None]
+    known = [other for other in others if other is not None]
     here = [each for each in known if each.host == own.host]
     if here:
         return (

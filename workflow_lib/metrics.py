@@ -186,7 +186,7 @@ def _read(
 
 
 def _line(family: Family, labels: Mapping[str, str], value: float) -> str:
-    text = ",".join(f'{name}="{_escaped(each)}"' for name, each in labels.items())
+    text = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels.items())
     total = "_total" if family.kind == "counter" else ""
     return f"{family.name}{total}{{{text}}} {value!r}"
 

@@ -113,7 +113,7 @@ def of_platform(
     bad = {
         name: error for name, error in sweeps.bad.items() if name in views | study.sweeps.bad.keys()
     }
-    for sweep in (each for each in sweeps.values() if each.platform == platform):
+    for sweep in (sweep for sweep in sweeps.values() if sweep.platform == platform):
         if study.sweeps[sweep.spec].is_for_all and not sweep.can_run:
             continue
         try:
@@ -141,7 +141,7 @@ def default_of(
         return None
     chosen = checked(str(path), Invocation, plain_of(path)).sweeps
     command = f"snakemake --profile {study.platforms[platform].profile(platform)}"
-    return command, table(each for each in sweeps if each.spec in chosen)
+    return command, table(sweep for sweep in sweeps if sweep.spec in chosen)
 
 
 def refuse_idle(sweep: Sweep, directory: Path) -> None:
@@ -169,7 +169,10 @@ def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[
     said = []
     for sweep in sweeps:
         path = study.directory / "sweeps" / f"{sweep.spec}.yaml"
-        said += [f"{path}: exclude.{each}: fits no cell" for each in sweep.idle_exclusions]
+        said += [
+            f"{path}: exclude.{idle_exclusion}: fits no cell"
+            for idle_exclusion in sweep.idle_exclusions
+        ]
         if study.platforms[sweep.platform].scheduler != "local":
             continue
         needs = [

@@ -135,7 +135,7 @@ def unreadable_tokens(description: Path) -> str | None:
     else:
         files = (description, token_array(description))
         refused = next(
-            (each for each in files if each.exists() and not os.access(each, os.R_OK)), None
+            (file for file in files if file.exists() and not os.access(file, os.R_OK)), None
         )
     if refused is None:
         return None

@@ -94,7 +94,7 @@ def snakemake_command(
     given = [f"{key}={value}" for key, value in settings.items() if value is not None]
     if chosen.sweeps:
         # The target is not the report: Snakemake would then not notice a missing table.
-        files = dict.fromkeys(sweeps[each].spec for each in chosen.sweeps)
+        files = dict.fromkeys(sweeps[sweep].spec for sweep in chosen.sweeps)
         given.append(f"sweeps=[{','.join(files)}]")
     command += ["--config", *given] if given else []
     command += [*(["--dry-run"] if chosen.dry_run else []), *rest]

@@ -119,9 +119,9 @@ def private_directory(within: Path, name: str) -> Path:
     Processes that call this for the first time at the same time may get different ones. Raises
     OSError if no directory can be created.
     """
-    if not any(_is_private(each) for each in within.glob(f"{name}-*")):
+    if not any(_is_private(path) for path in within.glob(f"{name}-*")):
         tempfile.mkdtemp(prefix=f"{name}-", dir=within)
-    return min(each for each in within.glob(f"{name}-*") if _is_private(each))
+    return min(path for path in within.glob(f"{name}-*") if _is_private(path))
 
 
 def _is_private(directory: Path) -> bool:

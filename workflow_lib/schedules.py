@@ -138,7 +138,7 @@ def step(
     rank is free and the passes that it follows have ended. Raises ValueError if passes wait for one
     another.
     """
-    queues = [list(reversed(each)) for each in orders(degrees, micro_batches)]
+    queues = [list(reversed(order)) for order in orders(degrees, micro_batches)]
     splits, last = degrees.schedule != "1f1b", degrees.stages - 1
     backward = (1 - forward) / (2 if splits else 1)
     takes = {"F": forward, "B": backward, "W": backward}

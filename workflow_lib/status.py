@@ -187,12 +187,12 @@ def select(
     ids, or patterns as ``h200/*``.
     """
     return [
-        each
-        for each in runs
-        if (not states or each.state in states)
-        and (not outcomes or each.outcome in outcomes)
-        and (not cells or any(fnmatch.fnmatchcase(each.cell, f"{one}*") for one in cells))
-        and (not nodes or not set(nodes).isdisjoint(each.nodes))
+        run
+        for run in runs
+        if (not states or run.state in states)
+        and (not outcomes or run.outcome in outcomes)
+        and (not cells or any(fnmatch.fnmatchcase(run.cell, f"{one}*") for one in cells))
+        and (not nodes or not set(nodes).isdisjoint(run.nodes))
     ]
 
 
@@ -203,7 +203,7 @@ def run_again(runs: Iterable[RunStatus]) -> list[RunStatus]:
     The files of a run stay in its directory until its next attempt begins, which moves them to
     ``attempts/``.
     """
-    chosen = [each for each in runs if each.state in ("finished", "again", "failed")]
+    chosen = [run for run in runs if run.state in ("finished", "again", "failed")]
     for each in chosen:
         paths = RunPaths(Path(each.directory))
         if each.state == "finished":
@@ -232,7 +232,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
     counts = Counter(map(_called, runs))
     said = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
     failed = [
-        f"{each.directory}: read {each.log}" for each in runs if each.state == "failed" and each.log
+        f"{run.directory}: read {run.log}" for run in runs if run.state == "failed" and run.log
     ]
     parts = [tabulate(rows, headers, disable_numparse=True), "\n".join(failed)]
     if not runs:
@@ -341,8 +341,8 @@ def main(
         line = printable(f"triptych: left out: {problem}", bounds.MESSAGE_LETTERS.most)
         print(line, file=sys.stderr)
     if options.json:
-        for each in runs:
-            print(json.dumps(dataclasses.asdict(each)))
+        for run in runs:
+            print(json.dumps(dataclasses.asdict(run)))
         return int(bool(problems))
     if runs or any(chosen):
         said = describe(runs, time.time())

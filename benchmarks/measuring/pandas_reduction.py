@@ -123,7 +123,7 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             ]
             row["energy_integral_j"] = energy_j
             grown_j = ends[1]["energy_j"] - ends[0]["energy_j"]
-            share = grown_j / integral(at, watts, *(each["unix_time_s"] for each in ends))
+            share = grown_j / integral(at, watts, *(end["unix_time_s"] for end in ends))
             row["energy_j"] = share * energy_j
             row["power_mean_w"] = share * energy_j / (end - start)
             gpus.append(row)

@@ -156,7 +156,7 @@ def _training(replicas: int) -> Training:
 def _group_sizes(ranks: int) -> list[int]:
     """The powers of two from 2 that divide the number of ranks."""
     powers = [2**power for power in range(1, ranks.bit_length())]
-    return [each for each in powers if ranks % each == 0]
+    return [power for power in powers if ranks % power == 0]
 
 
 def _group(ranks: int) -> Any:
@@ -211,7 +211,7 @@ def _gpu_times(works: list[Work], repeats: int, warmups: int, hold: Work) -> lis
             events[-1].append(_event())
     torch.cuda.synchronize()
     return [
-        [each[number].elapsed_time(each[number + 1]) / 1e3 for each in events[1:]]
+        [event[number].elapsed_time(event[number + 1]) / 1e3 for event in events[1:]]
         for number in range(len(works))
     ]
 

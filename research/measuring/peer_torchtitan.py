@@ -109,7 +109,7 @@ def parameters(cell: Cell) -> int:
     _import_without_unused_packages()
     spec, arguments = _model(cell)
     with torch.device("meta"):
-        return sum(each.numel() for each in spec.model_cls(arguments).parameters())
+        return sum(parameter.numel() for parameter in spec.model_cls(arguments).parameters())
 
 
 class Peer:
@@ -165,7 +165,7 @@ class Peer:
         rank = dims.get_mesh("pp").get_local_rank() if dims.pp_enabled else 0
         held: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(
-            held, (rank, [len(each.layers) for each in self._trainer.model_parts])
+            held, (rank, [len(model_part.layers) for model_part in self._trainer.model_parts])
         )
         return in_order_of_stages(dict(held))
 

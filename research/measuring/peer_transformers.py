@@ -37,7 +37,9 @@ def parameters(cell: Cell) -> int:
     from transformers import LlamaForCausalLM
 
     with torch.device("meta"):
-        return sum(each.numel() for each in LlamaForCausalLM(_sizes(cell.model)).parameters())
+        return sum(
+            parameter.numel() for parameter in LlamaForCausalLM(_sizes(cell.model)).parameters()
+        )
 
 
 class Peer:

@@ -36,7 +36,7 @@ def _page(path: Path, records: list[dict[str, Any]]) -> str:
         return part_times.page(_NOTE, path, records)
     if records[0].get("ranks_per_gpu", 1) > 1:
         return shared_page(path.stem, records)
-    if {each.get("by") for each in records} == {OURS}:
+    if {record.get("by") for record in records} == {OURS}:
         return overlap_page(path.stem, records)
     if "by" in records[0]:
         return peers.page(_NOTE, path.stem, records)
@@ -146,7 +146,7 @@ def overlap_page(name: str, records: list[dict[str, Any]]) -> str:
             off, on = zip(*pairs, strict=True)
             lines.append(_overlap_row(key, off, on))
         for sides in of_rounds.values():
-            alone += [f"`{each['cell']}`" for each in sides.values() if len(sides) == 1]
+            alone += [f"`{side['cell']}`" for side in sides.values() if len(sides) == 1]
     if alone:
         said = "Left out are launches whose round lacks the other one of the pair"
         lines += ["", f"{said}: {', '.join(alone)}."]
@@ -186,7 +186,7 @@ def _overlap_row(
         f"{name} {both('.1f', lambda each, name=name: 100 * each['exposed'].get(name, 0.0))}"
         for name in names
     )
-    rates = ([each["tokens_per_s_per_gpu"] for each in launches] for launches in (on, off))
+    rates = ([launch["tokens_per_s_per_gpu"] for launch in launches] for launches in (on, off))
     cells = [
         f"{model}, {layers}",
         f"`{degrees}`, `{options}`",

@@ -59,7 +59,7 @@ def page(note: str, path: Path, records: Sequence[dict[str, Any]]) -> str:
     ]
     for key, times in rates.groups.items():
         residuals = _residuals(rates.lines.get(key), len(times))
-        lines += [_row(each, off) for each, off in zip(times, residuals, strict=True)]
+        lines += [_row(time, off) for time, off in zip(times, residuals, strict=True)]
     return "\n".join(lines) + "\n"
 
 

@@ -45,7 +45,7 @@ def table_head(*names: str) -> list[str]:
 
 def code_in_words(environment: Mapping[str, str]) -> str:
     """Which code ran, as far as the runs recorded it."""
-    commits = [each[:12] for each in environment["commit"].split(", ")]
+    commits = [part[:12] for part in environment["commit"].split(", ")]
     noun, verb, they = ("commit", "is", "it does")
     if len(commits) > 1:
         noun, verb, they = ("commits", "are", "they do")

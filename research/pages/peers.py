@@ -43,9 +43,9 @@ def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
 
 def of_tokens(records: list[dict[str, Any]]) -> str:
     """Whether steps had new tokens, and what follows if they had not."""
-    if all(each.get("tokens") == NEW_TOKENS for each in records):
+    if all(record.get("tokens") == NEW_TOKENS for record in records):
         return "Each step has new tokens."
-    losses = sorted(each["loss"] for each in records)
+    losses = sorted(record["loss"] for record in records)
     return (
         "All steps of a launch have the same tokens, which the models learn: after the last step "
         f"the loss is {losses[0]:.2g} to {losses[-1]:.2g} nats. A GPU's power depends on the "
@@ -61,11 +61,11 @@ def _table(records: list[dict[str, Any]]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     ours = _rates(records, OURS)
-    for by in dict.fromkeys(each["by"] for each in records):
-        launches = [each for each in records if each["by"] == by]
+    for by in dict.fromkeys(record["by"] for record in records):
+        launches = [record for record in records if record["by"] == by]
         speed = fmean(_rates(records, by))
-        mfu = 100 * fmean(each["mfu_causal"] for each in launches)
-        peak = max(each["peak_gb"] for each in launches)
+        mfu = 100 * fmean(launch["mfu_causal"] for launch in launches)
+        peak = max(launch["peak_gb"] for launch in launches)
         who = _peer(launches[0])
         lines.append(
             f"| {who} | {len(launches)} | {speed:,.0f} | {mfu:.1f} | {peak:.1f} "
@@ -75,7 +75,7 @@ def _table(records: list[dict[str, Any]]) -> list[str]:
 
 
 def _steps(records: list[dict[str, Any]]) -> str:
-    return " or ".join(map(str, sorted({each["steps"] for each in records})))
+    return " or ".join(map(str, sorted({record["steps"] for record in records})))
 
 
 def _division(records: list[dict[str, Any]]) -> list[str]:
@@ -84,13 +84,13 @@ def _division(records: list[dict[str, Any]]) -> list[str]:
     Nothing of one stage, and nothing of records from before these fields.
     """
     said = []
-    counts = {each.get("parameters") for each in records}
+    counts = {record.get("parameters") for record in records}
     if len(counts) == 1 and None not in counts:
         said.append(f"Each model has {counts.pop():,} parameters.")
     divided = {
-        _who(each): ", ".join(map(str, each["stage_layers"]))
-        for each in records
-        if len(each.get("stage_layers", ())) > 1
+        _who(record): ", ".join(map(str, record["stage_layers"]))
+        for record in records
+        if len(record.get("stage_layers", ())) > 1
     }
     if divided:
         words = "; ".join(f"{who} {layers}" for who, layers in divided.items())
@@ -109,7 +109,7 @@ def _peer(record: dict[str, Any]) -> str:
 
 
 def _rates(records: list[dict[str, Any]], by: str) -> list[float]:
-    return [each["tokens_per_s_per_gpu"] for each in records if each["by"] == by]
+    return [record["tokens_per_s_per_gpu"] for record in records if record["by"] == by]
 
 
 def _title(cell: str) -> str:

@@ -74,8 +74,8 @@ def page(
         )
     for name, of in (("mean of all", "mape"), ("largest", "maximum")):
         values = [
-            percent(getattr(each, of), sign="") if each else "–"
-            for each in _errors(without, measured)
+            percent(getattr(error, of), sign="") if error else "–"
+            for error in _errors(without, measured)
         ]
         lines.append(f"| {name} | | | {' | '.join(values)} |")
     inside = sum(_holds(each) for each in measured.judged)

@@ -51,7 +51,7 @@ def files(rebuilt: Path) -> dict[Path, str]:
 
 def page(sweeps: Sequence[Path]) -> str:
     """The page of the tables in these directories of sweeps, each ``…/results/sweeps/<sweep>``."""
-    layouts = next(each for each in sweeps if each.name == findings.LAYOUTS)
+    layouts = next(sweep for sweep in sweeps if sweep.name == findings.LAYOUTS)
     told = [
         findings.NOTICE,
         "# How well the runs were read",

@@ -117,7 +117,7 @@ def of_pairs(rows: Sequence[Row], name: str) -> str:
 
 
 def _tests_of(name: str) -> tuple[ClaimTest, ...]:
-    return next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
+    return next(claim.tests for claim in load_ledger(LEDGER).claims if claim.id == name)
 
 
 def decided_by(told: Sequence[Row]) -> str:

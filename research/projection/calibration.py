@@ -44,40 +44,40 @@ def measured(names: Iterable[str] = ("strong", "site", "twin", *_OWN)) -> list[G
                     # A row that several splits predict in one kind counts once.
                     found.setdefault((each.kind, each.group), {})[each.run.line] = each
     return [
-        Group.of(*key, [each.distance for each in rows.values()])
+        Group.of(*key, [row.distance for row in rows.values()])
         for key, rows in sorted(found.items())
     ]
 
 
 def write(path: Path) -> int:
     """Measure anew and write the file; returns the number of groups."""
-    kept = [each for each in kinds.groups() if each.kind.startswith(kinds.UNTUNED)]
+    kept = [group for group in kinds.groups() if group.kind.startswith(kinds.UNTUNED)]
     groups = [*measured(), *kept]
     with whole_file(path) as draft, draft.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(("kind", "group", "rows", "distances"))
-        for each in groups:
-            told = " ".join(f"{value:g}" for value in each.distances)
-            writer.writerow((each.kind, each.name, each.rows, told))
+        for group in groups:
+            told = " ".join(f"{value:g}" for value in group.distances)
+            writer.writerow((group.kind, group.name, group.rows, told))
     return len(groups)
 
 
 def coverage(kind: str, level: float) -> tuple[float, int]:
     """How many rows of a kind the intervals of its other groups hold, and how many there are."""
     held, rows = 0.0, 0
-    for each in kinds.groups():
-        if each.kind == kind:
-            low, high = kinds.widths(kind, without=each.name).ends[level]
-            inside = sum(low <= value <= high for value in each.distances)
-            held += each.rows * inside / len(each.distances)
-            rows += each.rows
+    for group in kinds.groups():
+        if group.kind == kind:
+            low, high = kinds.widths(kind, without=group.name).ends[level]
+            inside = sum(low <= value <= high for value in group.distances)
+            held += group.rows * inside / len(group.distances)
+            rows += group.rows
     return held, rows
 
 
 def describe() -> str:
     """A line for each kind that was measured, as text."""
     lines = []
-    for name in dict.fromkeys(each.kind for each in kinds.groups()):
+    for name in dict.fromkeys(group.kind for group in kinds.groups()):
         found = kinds.widths(name)
         shares = {}
         for level in LEVELS:

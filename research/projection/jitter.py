@@ -46,15 +46,15 @@ class Jitter:
     @property
     def sd(self) -> float:
         """The standard deviation of a step, with two parameters of each run's line taken off."""
-        squares = sum(float((each**2).sum()) for each in self.of_runs)
+        squares = sum(float((run**2).sum()) for run in self.of_runs)
         return math.sqrt(squares / (self.steps - 2 * len(self.of_runs)))
 
     @property
     def autocorrelation(self) -> float:
         """The correlation of a step's deviation with that of the next, over all runs."""
-        products = sum(float(each[:-1] @ each[1:]) for each in self.of_runs)
-        first = sum(float(each[:-1] @ each[:-1]) for each in self.of_runs)
-        second = sum(float(each[1:] @ each[1:]) for each in self.of_runs)
+        products = sum(float(run[:-1] @ run[1:]) for run in self.of_runs)
+        first = sum(float(run[:-1] @ run[:-1]) for run in self.of_runs)
+        second = sum(float(run[1:] @ run[1:]) for run in self.of_runs)
         return products / math.sqrt(first * second)
 
     def slowdown(self, ranks: int) -> float:

@@ -123,8 +123,8 @@ class Ranking:
         """From each group's predicted and measured times; None if there is no group."""
         if not groups:
             return None
-        orders = [tau for each in groups if (tau := kendall_tau(*each)) is not None]
-        regrets = [regret(*each) for each in groups]
+        orders = [tau for group in groups if (tau := kendall_tau(*group)) is not None]
+        regrets = [regret(*group) for group in groups]
         return cls(len(groups), fmean(orders) if orders else None, fmean(regrets), max(regrets))
 
 

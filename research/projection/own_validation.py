@@ -168,11 +168,11 @@ def _shown(quantity: Quantity) -> str:
 
 
 def _summed(name: str, quantities: Sequence[Quantity], goal: float) -> dict[str, Any]:
-    errors = Errors.of([each.error for each in quantities])
-    measured = [each.measured for each in quantities]
+    errors = Errors.of([quantity.error for quantity in quantities])
+    measured = [quantity.measured for quantity in quantities]
     covers = {
         f"{level * 100:.0f} % covers (mean width)": Coverage.of(
-            [each.interval(level) for each in quantities], measured
+            [quantity.interval(level) for quantity in quantities], measured
         )
         for level in LEVELS
     }
@@ -182,6 +182,6 @@ def _summed(name: str, quantities: Sequence[Quantity], goal: float) -> dict[str,
         "MAPE": f"{errors.mape:.2%}",
         "max": f"{errors.maximum:.2%}",
         "median": f"{errors.signed_median:+.2%}",
-        **{title: f"{each.covered:.0%} ({each.width:.0%})" for title, each in covers.items()},
+        **{title: f"{cover.covered:.0%} ({cover.width:.0%})" for title, cover in covers.items()},
         "goal": f"{goal:.0%}: {'reached' if errors.mape <= goal else 'not reached'}",
     }

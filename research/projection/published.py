@@ -194,7 +194,7 @@ class PublishedRun:
     @cached_property
     def identity(self) -> tuple[str, ...]:
         """All that is stated of the run but what was measured."""
-        names = [each.name for each in fields(self) if each.name not in ("line", *_MEASURED)]
+        names = [field.name for field in fields(self) if field.name not in ("line", *_MEASURED)]
         return tuple(repr(getattr(self, name)) for name in names)
 
     @property

@@ -83,7 +83,7 @@ def read_splits(file: Traversable = FILE) -> tuple[list[Split], str]:
     content = file.read_bytes()
     tables = tomllib.loads(content.decode())
     tables.pop("format")
-    splits = [Split(name, each["title"], each["kind"], each) for name, each in tables.items()]
+    splits = [Split(name, table["title"], table["kind"], table) for name, table in tables.items()]
     return splits, hashlib.sha256(content).hexdigest()
 
 

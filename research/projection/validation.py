@@ -177,7 +177,7 @@ def _split(
         "rows_fitted_at_most": fitted,
         "rows_not_predicted": [asdict(each) for each in without],
         **summary(forecasts),
-        "baselines": {name: _baseline(forecasts, each) for name, each in seconds.items()},
+        "baselines": {name: _baseline(forecasts, second) for name, second in seconds.items()},
         "predictions": [_prediction(each) for each in forecasts],
     }
 

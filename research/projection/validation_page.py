@@ -145,8 +145,8 @@ def not_fitted(validation: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _reasons(title: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     lines: dict[str, list[int]] = {}
-    for each in rows:
-        lines.setdefault(each["reason"], []).append(each["line"])
+    for row in rows:
+        lines.setdefault(row["reason"], []).append(row["line"])
     return [
         {title: reason, "rows": str(len(of)), "lines": _ranges(of)}
         for reason, of in sorted(lines.items(), key=lambda each: -len(each[1]))

@@ -21,10 +21,10 @@ _EARLIER = "an earlier version made the run, and its ranks did not record their 
 def allocator_values(steps: Steps) -> Values:
     """The measures of a run: sums over ranks, whether there was pressure, and the settings."""
     counts = [counts_of_rank(steps, rank) for rank in steps.ranks]
-    found: Values = {name: _sum([each[name] for each in counts]) for name in COUNTS}
+    found: Values = {name: _sum([count[name] for count in counts]) for name in COUNTS}
     values = [found[name][0] for name in COUNTS]
     pressure = None if None in values else False
-    if any(value is not None and value > 0 for each in counts for value, _ in each.values()):
+    if any(value is not None and value > 0 for count in counts for value, _ in count.values()):
         pressure = True
     why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
     found["memory_pressure"] = known(pressure, why)

@@ -30,7 +30,7 @@ def corrected(times: Any, clock: NodeClock | None) -> Any:
 def clock_values(clocks: Mapping[str, NodeClock], nodes: int) -> Values:
     """The columns ``clock_skew_s`` and ``clock_error_s``: the largest skew of any node, which was
     corrected, and the largest error that may remain."""
-    reason = next((f"{node}: {each.reason}" for node, each in clocks.items() if each.reason), "")
+    reason = next((f"{node}: {clock.reason}" for node, clock in clocks.items() if clock.reason), "")
     if nodes == 1:
         reason = "one node has one clock"
     elif len(clocks) < nodes:

@@ -51,7 +51,7 @@ def best_power(
         and spans[each].end_unix_s - span.end_unix_s <= _LONGEST_HOLE_S
     }
     whole = known & _agreeing(readings, driver)
-    sources = {each: "driver" if each in whole else "readings" for each in spans}
+    sources = {span: "driver" if span in whole else "readings" for span in spans}
     if len(whole) < len(sources):
         of_driver = pl.col("sensor").is_in(sorted(whole))
         parts = [readings.filter(~of_driver), driver.filter(of_driver)]

@@ -44,7 +44,7 @@ def series_rows(hardware: Hardware, steps: Steps, recordings: Recordings) -> pl.
     ).row(0)
     measured = steps.rows.filter(pl.col("phase") == "measured")
     began = measured.select(pl.col("started_unix_s").min()).item()
-    slowest_hz = min(each.start.sample_rate_hz for each in recordings.nodes.values())
+    slowest_hz = min(node.start.sample_rate_hz for node in recordings.nodes.values())
     interval_s = max((end - start) / SERIES_POINTS, _LEAST_PERIODS / slowest_hz)
     # A reading at the very end belongs to the last interval.
     count = max(math.ceil((end - start) / interval_s), 1)

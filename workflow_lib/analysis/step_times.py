@@ -140,7 +140,7 @@ def _over_gpus(
     means = mean_over_spans(recordings, sensors, quantity, windows)
     if quantity == "power_w":
         means *= np.array([counted[sensor].share or 1.0 for sensor in sensors])[:, None]
-    rate_hz = max(each.start.sample_rate_hz for each in recordings.nodes.values())
+    rate_hz = max(node.start.sample_rate_hz for node in recordings.nodes.values())
     bridged_s = _READINGS[quantity].bridged_s(rate_hz)
     # Gaps that are too long are not interpolated.
     rows = {sensor: row for row, sensor in enumerate(sensors)}

@@ -34,14 +34,16 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
     """
     if unknown := set().union(*rows) - {column.name for column in columns}:
         raise RecordError(f"a row has {shown(min(unknown))}, which is not a column of its table")
-    return pl.DataFrame([_series([row.get(each.name) for row in rows], each) for each in columns])
+    return pl.DataFrame(
+        [_series([row.get(column.name) for row in rows], column) for column in columns]
+    )
 
 
 def _series(values: Sequence[Any], column: Column) -> pl.Series:
     # In Python a bool is an int; an int is accepted as a float.
     fit = {type(None), column.type, int if column.type is float else column.type}
     if not fit.issuperset(map(type, values)):
-        value = next(each for each in values if type(each) not in fit)
+        value = next(value for value in values if type(value) not in fit)
         raise RecordError(f"{column.name} is {shown(value)}, expected {column.type.__name__}")
     return pl.Series(column.name, values, dtype=_TYPES[column.type])
 

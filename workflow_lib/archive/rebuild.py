@@ -63,9 +63,9 @@ def find_archive(named: str, directories: Sequence[Path]) -> Path:
     for path in (place / name for place in places for name in names):
         if path.is_file():
             return path
-    there = sorted(path for each in directories for path in each.glob("*.zip"))
+    there = sorted(path for directory in directories for path in directory.glob("*.zip"))
     listed = ", ".join(f"{path.stem} ({path})" for path in there[:_LISTED]) or "none"
-    looked = ", ".join(str(each) for each in directories)
+    looked = ", ".join(str(directory) for directory in directories)
     raise ArchiveError(f"no archive is called {plain!r}; in {looked} there are: {listed}")
 
 

@@ -281,7 +281,7 @@ def _unlike(there: set[str], expected: Mapping[str, str]) -> list[str]:
 
 def _refuse(archive: Path, problems: Iterable[str]) -> None:
     # A name may be of any length.
-    found = [each[: 2 * bounds.VALUE_LETTERS.most] for each in problems]
+    found = [problem[: 2 * bounds.VALUE_LETTERS.most] for problem in problems]
     if found:
         more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         raise ArchiveError(f"{archive}: {'; '.join(found[:_LISTED])}{more}")

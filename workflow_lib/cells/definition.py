@@ -128,7 +128,7 @@ def _shallow(value: Any) -> Any:
     as it is. (``dataclasses.asdict`` copies every value, which took half of the time of a plan.)
     """
     if dataclasses.is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return dict(value) if isinstance(value, Mapping) else value
 
 

@@ -275,7 +275,7 @@ def _told(entry: Entry) -> str:
             said = f"{_named(line)}: {line.verdict}; " if line.pairs else ""
             lines.append(f"- {said}{_cell(line.in_words)}.")
         parts.append("\n".join(lines))
-    parts += [f"By projection: {_cell(each)}." for each in entry.projections]
+    parts += [f"By projection: {_cell(projection)}." for projection in entry.projections]
     return "\n\n".join(parts)
 
 

@@ -18,7 +18,7 @@ _MOMENTARY = ("power_peak_w", "power_instant_peak_w", "idle_power_w")
 RATIO, DIFFERENCE = "ratio", "difference"
 
 #: the measures that two sweeps are contrasted by, in the order of the page
-COMPARED: tuple[Measure, ...] = tuple(each for each in MEASURES.values() if each.contrast)
+COMPARED: tuple[Measure, ...] = tuple(measure for measure in MEASURES.values() if measure.contrast)
 
 
 def contrast(measure: Measure) -> Contrast:

@@ -181,7 +181,7 @@ def _panel(axes: Axes, name: str, lines: Sequence[Line], names: tuple[str, str])
         limit = math.exp(max(1.12 * reach, 0.03))
         axes.set_xlim(1 / limit, limit)
         # Not at the edge, where its label would run into that of the next panel.
-        tick = max(each for each in _TICKS if each <= limit**0.8)
+        tick = max(tick for tick in _TICKS if tick <= limit**0.8)
         axes.xaxis.set_major_locator(FixedLocator([1 / tick, 1, tick]))
         axes.set_xticklabels([f"{1 / tick:.2g}", "1", f"{tick:g}"])
         axes.xaxis.set_minor_locator(NullLocator())

@@ -215,8 +215,8 @@ def of_gpus(rows: Iterable[Row]) -> dict[str, Any]:
 
 def _names(a: Path, b: Path, cells: Sequence[Sequence[Row]]) -> list[str]:
     platforms = [{cell["platform"] for cell in of_side} for of_side in cells]
-    if all(len(each) == 1 for each in platforms) and platforms[0] != platforms[1]:
-        return [next(iter(each)) for each in platforms]
+    if all(len(platform) == 1 for platform in platforms) and platforms[0] != platforms[1]:
+        return [next(iter(platform)) for platform in platforms]
     directories = [each.resolve().name for each in (a, b)]
     return directories if directories[0] != directories[1] else ["A", "B"]
 

@@ -83,10 +83,10 @@ def rows(
                     pair,
                     a,
                     b,
-                    **_named(_compared(each, pair.a, pair.b, a, b, coverage), notes),
+                    **_named(_compared(measure, pair.a, pair.b, a, b, coverage), notes),
                 )
-                for each in measures
-                if each.applies(pair.a["workload"])
+                for measure in measures
+                if measure.applies(pair.a["workload"])
             ]
     return found
 
@@ -238,7 +238,7 @@ def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> 
         if peaks == {None}:
             return "the sensors that gave the peaks were not recorded"
         if len(peaks) > 1:
-            names = " and ".join(sorted(str(each or "an unknown sensor") for each in peaks))
+            names = " and ".join(sorted(str(peak or "an unknown sensor") for peak in peaks))
             return f"the peaks come from {names}, and so cannot be compared"
     if is_temperature(measure):
         makers = [{run["sensors"] for run in runs} for runs in (runs_a, runs_b)]
@@ -316,7 +316,7 @@ def _of_sensors(
             (_of_session(number, reads_a, lie_in.of_a), _of_session(number, reads_b, lie_in.of_b))
             for number in range(lie_in.count)
         ]
-    found = [sensors.over_sets(judge, *each, a.errors) for each in sessions]
+    found = [sensors.over_sets(judge, *session, a.errors) for session in sessions]
     known = [factors for factors in found if factors is not None]
     if len(known) < len(found):
         return None

@@ -145,13 +145,13 @@ class ClaimTest(Strict):
             return
         known = MEASURES.get(self.measure)
         if self.first and (known is None or known.contrast is None):
-            valid = [each.name for each in MEASURES.values() if each.contrast]
+            valid = [measure.name for measure in MEASURES.values() if measure.contrast]
             raise ValueError(f"{self.measure!r} contrasts no cells; valid: {', '.join(valid)}")
         if self.gpus:
             fit = [
-                each.name
-                for each in MEASURES.values()
-                if each.level == "gpu" and each.sensor in _OF_GPUS
+                measure.name
+                for measure in MEASURES.values()
+                if measure.level == "gpu" and measure.sensor in _OF_GPUS
             ]
             if self.measure not in fit:
                 raise ValueError(f"{self.measure!r} contrasts no GPUs; valid: {', '.join(fit)}")
@@ -197,8 +197,8 @@ def _check_axis(name: str) -> type:
     if axis is None or axis.field.is_nested:
         valid = [
             name
-            for name, each in cell_axes.AXES.items()
-            if name in _LISTS or not each.field.is_nested
+            for name, axis in cell_axes.AXES.items()
+            if name in _LISTS or not axis.field.is_nested
         ]
         raise ValueError(
             f"{name!r} is not an axis of cells; valid: {', '.join([*valid, *_COUNTS])}"
@@ -279,6 +279,6 @@ class Ledger(Strict):
     @model_validator(mode="after")
     def _agrees(self) -> Ledger:
         ids = [claim.id for claim in self.claims]
-        if twice := sorted({each for each in ids if ids.count(each) > 1}):
+        if twice := sorted({id_ for id_ in ids if ids.count(id_) > 1}):
             raise ValueError(f"two claims are called {twice[0]}")
         return self

@@ -302,7 +302,7 @@ class SweepSpec(Strict):
 
     @model_validator(mode="after")
     def _nothing_twice_or_for_all(self) -> SweepSpec:
-        if twice := [each for each in self.platforms if self.platforms.count(each) > 1]:
+        if twice := [platform for platform in self.platforms if self.platforms.count(platform) > 1]:
             raise ValueError(f"platforms has {twice[0]} twice; keep one of them")
         for number, exclusion in enumerate(self.exclude):
             if all(value is None for _, value in exclusion):

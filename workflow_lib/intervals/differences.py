@@ -104,7 +104,7 @@ def half_width(
     total = sum(variances)
     if total <= 0:
         return 0.0
-    squares = sum(each**2 / of for each, of in zip(variances, degrees, strict=True))
+    squares = sum(variance**2 / of for variance, of in zip(variances, degrees, strict=True))
     freedom = max(total**2 / squares, 1.0)
     return students_t.quantile(freedom, (1 + coverage) / 2) * math.sqrt(total)
 

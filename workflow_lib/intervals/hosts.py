@@ -74,7 +74,7 @@ def effects(
     """
     found: list[Mapping[Hashable, float]] = []
     for hosts in _groups(values):
-        shared = [each for each in values if each[1] in hosts]
+        shared = [value for value in values if value[1] in hosts]
         cells = list(dict.fromkeys(cell for cell, _, _ in shared))
         columns = np.array(
             [
@@ -92,7 +92,7 @@ def effects(
 
 def standard_deviation(of_hosts: Mapping[Hashable, float]) -> float:
     """Between the hosts of a group, from their effects."""
-    squares = sum(each**2 for each in of_hosts.values())
+    squares = sum(host**2 for host in of_hosts.values())
     return math.sqrt(squares / (len(of_hosts) - 1))
 
 

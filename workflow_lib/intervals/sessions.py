@@ -85,8 +85,8 @@ def sessions(
     """The sessions of runs, from the times in s at which they began and their sets of GPUs."""
     began, gpus = [*began_a, *began_b], [*gpus_a, *gpus_b]
     found: list[list[int]] = []
-    for each in dict.fromkeys(gpus):
-        own = [run for run, of_run in enumerate(gpus) if of_run == each]
+    for gpu in dict.fromkeys(gpus):
+        own = [run for run, of_run in enumerate(gpus) if of_run == gpu]
         own.sort(key=lambda run: (began[run], run))
         found.append(own[:1])
         for before, after in pairwise(own):

@@ -68,7 +68,7 @@ def cluster_faults_in_a_row(paths: RunPaths) -> int:
 
 def failed_nodes(paths: RunPaths) -> tuple[str, ...]:
     """Nodes at which earlier attempts failed."""
-    return tuple(sorted({node for each in _outcomes(paths) for node in each.failed_nodes}))
+    return tuple(sorted({node for outcome in _outcomes(paths) for node in outcome.failed_nodes}))
 
 
 def _outcomes(paths: RunPaths) -> Iterator[OutcomeRecord]:

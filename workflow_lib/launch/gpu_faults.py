@@ -89,7 +89,7 @@ def _fault(event: object, code: object) -> str | None:
 def _found(paths: RunPaths) -> list[NodeLimits]:
     """The records of all nodes that have one. Raises RecordError."""
     return [
-        records.read_record(each, NodeLimits) for each in sorted(paths.gpu_limits.glob("*.json"))
+        records.read_record(path, NodeLimits) for path in sorted(paths.gpu_limits.glob("*.json"))
     ]
 
 

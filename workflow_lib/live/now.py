@@ -198,12 +198,12 @@ def tokens_per_s(paths: RunPaths, replicas: int) -> float | None:
     """
     steps = list(islice(newest_rows(paths.rank_steps(0), STEPS), SPEED_STEPS))
     tokens = [step["tokens"] for step in steps]
-    if not steps or not all(isinstance(each, int) for each in tokens):
+    if not steps or not all(isinstance(token, int) for token in tokens):
         return None
     began, ended = steps[-1]["started_unix_s"], steps[0]["ended_unix_s"]
     if not isinstance(began, float) or not isinstance(ended, float) or ended <= began:
         return None
-    return sum(each for each in tokens if isinstance(each, int)) * replicas / (ended - began)
+    return sum(token for token in tokens if isinstance(token, int)) * replicas / (ended - began)
 
 
 def node_now(paths: RunPaths, node: str, gpus_per_package: int, now_unix_s: float) -> NodeNow:

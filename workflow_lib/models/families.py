@@ -256,9 +256,9 @@ def _window(config: ConfigJson, kind: _Kind) -> int | None:
         used = config.flag("use_sliding_window", False)
         config.take("max_window_layers")
     layers = config.take("layer_types", [])
-    for each in layers:
-        if each not in ("full_attention", "sliding_attention"):
-            raise config.refuse("layer_types", f"{each} is not implemented")
+    for layer in layers:
+        if layer not in ("full_attention", "sliding_attention"):
+            raise config.refuse("layer_types", f"{layer} is not implemented")
     if layers:
         used = "sliding_attention" in layers
     usual = None if config.states("sliding_window") else kind.usual_window

@@ -29,7 +29,7 @@ class Weights:
     """How often each run is in each draw, (draws, runs); the first draw has each run once."""
 
     def __init__(self, measured: Measured, draws: int = DRAWS, seed: int = _SEED) -> None:
-        self.runs = sorted({each.key for each in measured.readings})
+        self.runs = sorted({reading.key for reading in measured.readings})
         self.count = len(self.runs)
         self.generator = np.random.default_rng(seed)
         self.of_runs = self._drawn(draws)
@@ -57,7 +57,7 @@ def solved(
     ``wanted`` parameters cannot be told from the others in most draws.
     """
     at = {run: number for number, run in enumerate(weights.runs)}
-    of_reading = [at[each.key] for each in measured.readings]
+    of_reading = [at[reading.key] for reading in measured.readings]
     width = design.shape[1]
     grams = np.zeros((weights.count, width, width))
     products = np.zeros((weights.count, width))
@@ -83,7 +83,7 @@ def solved(
 
 def within_runs(measured: Measured, matrix: Floats) -> Floats:
     """Columns less their mean over each run: what runs have in common is gone."""
-    keys = [each.key for each in measured.readings]
+    keys = [reading.key for reading in measured.readings]
     centred = matrix.copy()
     for run in set(keys):
         mine = [number for number, key in enumerate(keys) if key == run]
@@ -110,8 +110,8 @@ def by_gpu_and_duty(
     at = {run: number for number, run in enumerate(weights.runs)}
     once = np.ones_like(weights.of_runs)
     mine: dict[Place, list[Reading]] = {place: [] for place in places}
-    for each in measured.readings:
-        mine[each.node, each.gpu].append(each)
+    for reading in measured.readings:
+        mine[reading.node, reading.gpu].append(reading)
     stretch = math.sqrt(weights.count / (weights.count - 1))
     centres, of_place = {}, []
     for place, its in mine.items():

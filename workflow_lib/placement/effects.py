@@ -68,14 +68,15 @@ def fit(
     """
     readings = measured.readings
     check(measured)
-    values = np.array([value(each) for each in readings])
+    values = np.array([value(reading) for reading in readings])
     observed = np.log(values) if logarithms else values
     columns = Columns(measured)
     model = _least_squares(columns.design, observed)
     if model.df_resid < 1:
+        runs = counted(len({reading.key for reading in readings}), "run")
         raise RecordError(
-            f"{measured.sweep} has {counted(len({each.key for each in readings}), 'run')}, too few "
-            "to estimate the error by: run each order of the GPUs three times"
+            f"{measured.sweep} has {runs}, too few to estimate the error by: run each order of the "
+            "GPUs three times"
         )
     gpus = {}
     for place in columns.places:
@@ -92,24 +93,24 @@ class Columns:
 
     def __init__(self, measured: Measured) -> None:
         readings = measured.readings
-        self.places: list[Place] = sorted({(each.node, each.gpu) for each in readings})
-        self.runs = sorted({each.key for each in readings})
-        started = {each.key: each.started_unix_s for each in readings}
+        self.places: list[Place] = sorted({(reading.node, reading.gpu) for reading in readings})
+        self.runs = sorted({reading.key for reading in readings})
+        started = {reading.key: reading.started_unix_s for reading in readings}
         self.started = [started[run] for run in self.runs]
         layouts = _layouts(measured)
         stages: dict[int, set[int]] = {}
-        for each in readings:
-            stages.setdefault(layouts[each.cell], set()).add(each.stage)
+        for reading in readings:
+            stages.setdefault(layouts[reading.cell], set()).add(reading.stage)
         blocks = [np.zeros((len(readings), len(self.runs)))]
         for row, each in enumerate(readings):
             blocks[0][row, self.runs.index(each.key)] = 1
-        places = [self.places.index((each.node, each.gpu)) for each in readings]
+        places = [self.places.index((reading.node, reading.gpu)) for reading in readings]
         blocks.append(_sum_to_nothing(places, len(self.places)))
         for layout, its in stages.items():
             ordered = sorted(its)
             at = [
-                ordered.index(each.stage) if layouts[each.cell] == layout else None
-                for each in readings
+                ordered.index(reading.stage) if layouts[reading.cell] == layout else None
+                for reading in readings
             ]
             blocks.append(_sum_to_nothing(at, len(ordered)))
         self.design = np.hstack(blocks)
@@ -132,8 +133,8 @@ class Columns:
 def _why(readings: Sequence[Reading]) -> str:
     """Why GPUs cannot be told from stages, and what to do."""
     stages: dict[str, set[int]] = {}
-    for each in readings:
-        stages.setdefault(each.node, set()).add(each.stage)
+    for reading in readings:
+        stages.setdefault(reading.node, set()).add(reading.stage)
     if any(one.isdisjoint(other) for one, other in itertools.combinations(stages.values(), 2)):
         return (
             "because nodes had no stage in common, and gpu_order stays within a node: use a "
@@ -168,8 +169,8 @@ def check(measured: Measured) -> None:
         raise RecordError(f"{measured.sweep} has no readings of GPUs: {why}")
     measured.uuids  # noqa: B018  # raises where GPUs changed
     of_runs: dict[tuple[str, int], set[Place]] = {}
-    for each in measured.readings:
-        of_runs.setdefault(each.key, set()).add((each.node, each.gpu))
+    for reading in measured.readings:
+        of_runs.setdefault(reading.key, set()).add((reading.node, reading.gpu))
     if len(set(map(frozenset, of_runs.values()))) > 1:
         raise RecordError(
             f"{measured.sweep}: runs used different GPUs of {', '.join(_nodes(measured))}: give "
@@ -180,7 +181,7 @@ def check(measured: Measured) -> None:
 
 
 def _nodes(measured: Measured) -> list[str]:
-    return sorted({each.node for each in measured.readings})
+    return sorted({reading.node for reading in measured.readings})
 
 
 def _least_squares(design: Any, observed: Any) -> Any:

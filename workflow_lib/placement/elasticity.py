@@ -67,9 +67,11 @@ def drawn(
         variance[0] = square / free
         of_means = (inverse @ inverse.T)[:-1, :-1]
         errors = variance[:, None, None] * of_means + _OF_FORMULA**2 * np.eye(len(cells))
-        divisions = [each.degrees.stage_layers for each in cells]
+        divisions = [cell.degrees.stage_layers for cell in cells]
         of_division = dict.fromkeys(divisions)
-        levels = np.array([[float(each == one) for one in of_division] for each in divisions])
+        levels = np.array(
+            [[float(division == one) for one in of_division] for division in divisions]
+        )
         predicted = np.stack([log_steps(cells, float(e)) for e in _PREDICTED], axis=1)
         squares = _squares(found[:-1] - _between(predicted), errors, levels)
         weights = np.exp((squares.min(axis=1, keepdims=True) - squares) / 2)

@@ -105,12 +105,12 @@ def find_levels(measured: Measured, cell: Cell, lever: Lever) -> Levels | str | 
     of_cells = {
         run.cell.id: run.cell for run in measured.runs if _but_limits(run.cell, lever) == plain
     }
-    if {lever.of(each) for each in of_cells.values()} <= {lever.of(cell)}:
+    if {lever.of(cell) for cell in of_cells.values()} <= {lever.of(cell)}:
         return None
     if len(set(lever.of(cell))) > 1:
         return f"the cell's own {lever.name}s differ between GPUs"
     runs: dict[float | None, list[Key]] = {}
-    for key in sorted({each.key for each in measured.readings if each.cell in of_cells}):
+    for key in sorted({reading.key for reading in measured.readings if reading.cell in of_cells}):
         its = of_cells[key[0]]
         if its.id == cell.id or len(set(lever.of(its))) < 2:
             runs.setdefault(_level(measured, key, its, lever), []).append(key)
@@ -122,7 +122,9 @@ def find_levels(measured: Measured, cell: Cell, lever: Lever) -> Levels | str | 
         for level, its in runs.items()
         if level is not None and len(its) >= _FEWEST_RUNS
     }
-    mean_mhz = fmean(each.sm_clock_mhz for each in measured.readings if each.key in as_it_is)
+    mean_mhz = fmean(
+        reading.sm_clock_mhz for reading in measured.readings if reading.key in as_it_is
+    )
     levels = Levels(lever, own, as_it_is, others, mean_mhz, unreached)
     if len(as_it_is) < _FEWEST_RUNS or len(levels.every) < _FEWEST_LEVELS:
         listed = ", ".join(f"{each:.0f} {lever.unit}" for each in levels.every) or "none"
@@ -141,7 +143,7 @@ def _level(measured: Measured, key: Key, cell: Cell, lever: Lever) -> float | No
     """The limit that all GPUs of a run had, or None where it is not known."""
     limits: set[float | None] = {float(limit) for limit in lever.of(cell)}
     if not limits and lever is POWER:
-        limits = {each.power_limit_w for each in measured.readings if each.key == key}
+        limits = {reading.power_limit_w for reading in measured.readings if reading.key == key}
     return limits.pop() if len(limits) == 1 else None
 
 
@@ -149,13 +151,13 @@ def _gather_unreached(measured: Measured, runs: dict[float | None, list[Key]]) -
     """Make one level of all locks that are above the clocks that GPUs have without them, and of no
     lock: the highest of these clocks. Returns the highest such lock, or None where there is none.
     """
-    top = runs[None] if None in runs else runs[max(each for each in runs if each is not None)]
+    top = runs[None] if None in runs else runs[max(run for run in runs if run is not None)]
     clocks: dict[tuple[str, int], list[float]] = {}
-    for each in measured.readings:
-        if each.key in top:
-            clocks.setdefault((each.node, each.gpu), []).append(each.sm_clock_mhz)
+    for reading in measured.readings:
+        if reading.key in top:
+            clocks.setdefault((reading.node, reading.gpu), []).append(reading.sm_clock_mhz)
     reached = max(fmean(its) for its in clocks.values())
-    locks = [each for each in runs if each is not None and each >= reached]
+    locks = [run for run in runs if run is not None and run >= reached]
     if not locks:
         return None
     runs[reached] = sorted(key for each in (*locks, None) for key in runs.pop(each, []))
@@ -217,7 +219,7 @@ def _of_runs(measured: Measured, keys: Sequence[Key]) -> Floats:
     steps = {run.key: run.step_time_s for run in measured.runs}
     found = []
     for key in keys:
-        mine = [each for each in measured.readings if each.key == key]
+        mine = [reading for reading in measured.readings if reading.key == key]
         power_w = np.mean([each.power_w for each in mine])
         warmth_c = np.mean([each.temperature_c for each in mine])
         found.append((math.log(steps[key]), math.log(power_w), float(warmth_c)))

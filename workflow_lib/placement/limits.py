@@ -106,7 +106,7 @@ class Finder:
         )
         logs = [self.answers.logs(limit) for limit in self.grid]
         #: of each GPU, by limit, (limits, draws)
-        self.drawn = {place: np.exp([each[place] for each in logs]) for place in search.places}
+        self.drawn = {place: np.exp([log[place] for log in logs]) for place in search.places}
         #: likewise, the estimate
         self.speeds = {place: values[:, 0] for place, values in self.drawn.items()}
         pipeline = search.pipeline
@@ -120,7 +120,7 @@ class Finder:
         both gains' lower ends. The cell's own only if there are no others.
         """
         given = (self.own,) * self.gpus
-        others = [each for each in dict.fromkeys(self.candidates()) if each != given]
+        others = [candidate for candidate in dict.fromkeys(self.candidates()) if candidate != given]
         tried = {limits: self.alone(limits) for limits in others or [given]}
         values = max(tried, key=lambda each: (_pays(tried[each]), round(_surest(tried[each]), 6)))
         return LimitAdvice(

@@ -82,9 +82,9 @@ def _draw(found: Characterisation, marked: str) -> Figure:
 
 
 def _points(axes: Axes, places: Sequence[Place], effects: Sequence[Interval], scale: float) -> None:
-    values = [scale * each.estimate for each in effects]
-    below = [scale * (each.estimate - each.low) for each in effects]
-    above = [scale * (each.high - each.estimate) for each in effects]
+    values = [scale * effect.estimate for effect in effects]
+    below = [scale * (effect.estimate - effect.low) for effect in effects]
+    above = [scale * (effect.high - effect.estimate) for effect in effects]
     axes.axvline(0, color=style.GREY, linewidth=0.6)
     axes.errorbar(
         values,

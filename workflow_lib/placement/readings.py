@@ -91,7 +91,7 @@ class Measured:
     @property
     def at_cap(self) -> bool:
         """Whether clocks can be compared at one power: every GPU was at its cap in every run."""
-        return all(each.capped_clock_share is not None for each in self.readings)
+        return all(reading.capped_clock_share is not None for reading in self.readings)
 
     def clock(self, reading: Reading) -> float:
         """The clock that GPUs are compared by: at the power cap if :attr:`at_cap`, as a share of
@@ -104,26 +104,26 @@ class Measured:
     def uuids(self) -> dict[tuple[str, int], str]:
         """The GPU at each place (node, index). Raises RecordError where two were at one place."""
         found: dict[tuple[str, int], str] = {}
-        for each in self.readings:
-            known = found.setdefault((each.node, each.gpu), each.uuid)
-            if known != each.uuid:
+        for reading in self.readings:
+            known = found.setdefault((reading.node, reading.gpu), reading.uuid)
+            if known != reading.uuid:
                 raise RecordError(
-                    f"{self.sweep}: GPU {each.gpu} of {each.node} was {known} in one run and "
-                    f"{each.uuid} in another: runs of one characterisation need the same GPUs"
+                    f"{self.sweep}: GPU {reading.gpu} of {reading.node} was {known} in one run and "
+                    f"{reading.uuid} in another: runs of one characterisation need the same GPUs"
                 )
         return found
 
     def of_nodes(self) -> dict[tuple[str, ...], Measured]:
         """Apart by the nodes that ran together: within a run alone GPUs can be compared."""
         nodes: dict[tuple[str, int], set[str]] = {}
-        for each in self.readings:
-            nodes.setdefault(each.key, set()).add(each.node)
+        for reading in self.readings:
+            nodes.setdefault(reading.key, set()).add(reading.node)
         names = {run: tuple(sorted(its)) for run, its in nodes.items()}
         return {
             group: Measured(
                 self.sweep,
                 [run for run in self.runs if names.get(run.key) == group],
-                [each for each in self.readings if names[each.key] == group],
+                [reading for reading in self.readings if names[reading.key] == group],
                 {},
             )
             for group in sorted(set(names.values()))
@@ -135,12 +135,12 @@ class Measured:
         """
         runs = [run for run in self.runs if _limits(run.cell) == _limits(cell)]
         keys = {run.key for run in runs}
-        readings = [each for each in self.readings if each.key in keys]
+        readings = [reading for reading in self.readings if reading.key in keys]
         return Measured(self.sweep, runs, readings, self.left_out)
 
     def runs_of(self, cell: str) -> list[Run]:
         """A cell's completed runs."""
-        return [each for each in self.runs if each.cell.id == cell]
+        return [run for run in self.runs if run.cell.id == cell]
 
 
 def order_of(cell: Cell) -> tuple[int, ...]:

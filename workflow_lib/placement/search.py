@@ -139,7 +139,7 @@ class Search:
     def __init__(self, measured: Measured, cell: Cell) -> None:
         self.cell = cell
         self.pipeline = Pipeline(cell)
-        self.nodes = sorted({each.node for each in measured.readings})
+        self.nodes = sorted({reading.node for reading in measured.readings})
         if len(self.nodes) != cell.nodes:
             raise RecordError(
                 f"{measured.sweep} has readings of {len(self.nodes)} nodes, and the cell has "
@@ -154,7 +154,7 @@ class Search:
         self.places = columns.places
         self.weights = Weights(measured)
         design = within_runs(measured, columns.design[:, len(columns.runs) :])
-        clocks = np.log([measured.clock(each) for each in measured.readings])
+        clocks = np.log([measured.clock(reading) for reading in measured.readings])
         observed = within_runs(measured, clocks[:, None])[:, 0]
         count = len(self.places)
         found = solved(measured, self.weights, design, observed, range(count - 1))
@@ -187,7 +187,7 @@ class Search:
 
     def _watts_and_degrees(self, measured: Measured) -> None:
         duty = {run.cell.id: self._duty(run.cell) for run in measured.runs}
-        of_readings = [duty[each.cell][:, each.stage] for each in measured.readings]
+        of_readings = [duty[reading.cell][:, reading.stage] for reading in measured.readings]
         self.usual_duty: Floats = np.mean(of_readings, axis=0)
         readings = measured, self.weights, self.places, duty
         self.power, self.power_slope = by_gpu_and_duty(
@@ -206,7 +206,7 @@ class Search:
             return its.step(self._passes(its, order_of(cell), its.layers(cell.degrees), logs))
 
         rest = self._rest(step(self.cell))
-        return np.asarray(np.log(np.stack([step(each) + rest for each in cells], axis=-1)))
+        return np.asarray(np.log(np.stack([step(cell) + rest for cell in cells], axis=-1)))
 
     def _duty(self, cell: Cell) -> Floats:
         """For how much of a step of a measured cell each of its stages computes, (draws, pp)."""

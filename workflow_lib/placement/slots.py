@@ -82,7 +82,7 @@ def characterise(measured: Measured, threshold: float = BEHIND) -> Characterisat
 
 def _row(measured: Measured, place: Place) -> tuple[dict[str, Any], dict[str, str]]:
     """A GPU's own readings, and why values are missing."""
-    mine = [each for each in measured.readings if (each.node, each.gpu) == place]
+    mine = [reading for reading in measured.readings if (reading.node, reading.gpu) == place]
     inlets = [each.inlet_c for each in mine if each.inlet_c is not None]
     temperature_c = fmean(each.temperature_c for each in mine)
     known = len(inlets) == len(mine)

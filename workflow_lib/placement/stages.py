@@ -157,7 +157,7 @@ class Pipeline:
         groups: dict[tuple[int, ...], list[int]] = {}
         for local, held in enumerate(stage_of):
             groups.setdefault(tuple(held), []).append(local)
-        sizes = [len(each) for each in groups.values()]
+        sizes = [len(group) for group in groups.values()]
         if math.factorial(count) // math.prod(map(math.factorial, sizes)) > _MOST_ORDERS:
             return [plain, self._by_speed(list(groups.items()), nodes, speeds)]
         found = []

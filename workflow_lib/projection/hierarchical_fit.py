@@ -288,13 +288,13 @@ def fit(problem: Problem, rows: Sequence[Row]) -> Fit:
     index = {name: number for number, name in enumerate(names)}
     priors = [*problem.rates.values(), *problem.growth.values()]
     means = np.array([prior.mean for prior in priors] + [0.0] * len(groups))
-    effect_sd = {kind: each.sd for kind, each in problem.effects.items()}
+    effect_sd = {kind: effect.sd for kind, effect in problem.effects.items()}
     noise_sd = dict(problem.noise_sd)
     design = _Design(problem, rows, index)
     logs = np.log(np.array([row.time_s for row in rows]))
     values = means.copy()
     for _ in range(_ROUNDS):
-        spread = np.array([each.sd for each in priors] + [effect_sd[kind] for kind, _ in groups])
+        spread = np.array([prior.sd for prior in priors] + [effect_sd[kind] for kind, _ in groups])
         noise = np.array([noise_sd[row.kind] for row in rows])
         last = values
         values, posterior, residuals, variance = _maximum(
@@ -347,9 +347,9 @@ def _spreads(
     effect_sd: dict[str, float],
 ) -> None:
     """Estimate each kind's spread from its effects and their variances; updates ``effect_sd``."""
-    for kind, each in problem.effects.items():
+    for kind, effect in problem.effects.items():
         own = [number for number, (of, _) in enumerate(names) if of == kind]
-        if each.estimated and own:
+        if effect.estimated and own:
             squares = values[own] ** 2 + variances[own]
-            variance = (_PRIOR_GROUPS * each.sd**2 + squares.sum()) / (_PRIOR_GROUPS + len(own))
+            variance = (_PRIOR_GROUPS * effect.sd**2 + squares.sum()) / (_PRIOR_GROUPS + len(own))
             effect_sd[kind] = float(np.sqrt(variance))

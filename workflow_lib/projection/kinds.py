@@ -151,7 +151,7 @@ def widths(kind: str, without: str = "") -> Widths:
 
 def _of(kind: str, without: str = "") -> Widths:
     return Widths.of(
-        kind, [each for each in groups() if each.kind == kind and each.name != without]
+        kind, [group for group in groups() if group.kind == kind and group.name != without]
     )
 
 

@@ -152,7 +152,7 @@ _Reader = tuple[Callable[[str], Any], str]
 
 
 def _one_of(choices: Sequence[str]) -> _Reader:
-    return {each: each for each in choices}.__getitem__, f"one of {', '.join(choices)}"
+    return {choice: choice for choice in choices}.__getitem__, f"one of {', '.join(choices)}"
 
 
 _BY_TYPE: Mapping[str, _Reader] = {

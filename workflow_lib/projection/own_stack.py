@@ -90,10 +90,10 @@ class OwnStack:
         """The widths of intervals within a node, from the errors of cells that are predicted from
         those of other layouts. Cells of one layout are one group."""
         known: dict[str, list[float]] = {}
-        for each in self.residuals:
+        for residual in self.residuals:
             # A cell that is predicted too short lies above.
-            above = math.copysign(each.distance, -each.error)
-            known.setdefault(repr(each.run.layout), []).append(above)
+            above = math.copysign(residual.distance, -residual.error)
+            known.setdefault(repr(residual.run.layout), []).append(above)
         groups = [Group.of("own", *each) for each in known.items()]
         return kinds.enough(Widths.of("own", groups))
 

@@ -105,7 +105,7 @@ def _part_time(record: Mapping[str, Any]) -> PartTime:
         times = [sum(each) for each in zip(record["clip_s"], record["step_s"], strict=True)]
     if part not in (*EXCHANGES, OPTIMISER):
         raise ValueError(f"the part is {part!r}")
-    seconds = [_above_0(each) for each in times]
+    seconds = [_above_0(time) for time in times]
     return PartTime(
         gpu=machine.gpu,
         part=part,
@@ -146,13 +146,13 @@ class Line:
 def fit_line(times: Sequence[PartTime]) -> Line:
     """Fit to times of several sizes, if need be without the smallest. Raises RecordError if there
     are too few, or one is far off."""
-    sizes = sorted({each.bytes for each in times})
+    sizes = sorted({time.bytes for time in times})
     if len(sizes) < _LEAST_SIZES:
         raise RecordError(f"{len(sizes)} sizes, and a line needs {_LEAST_SIZES}")
     refused = None
     for least in sizes[: len(sizes) - _LEAST_SIZES + 1]:
         try:
-            line = _fit_all([each for each in times if each.bytes >= least])
+            line = _fit_all([time for time in times if time.bytes >= least])
         except RecordError as error:
             refused = refused or error
         else:
@@ -162,8 +162,8 @@ def fit_line(times: Sequence[PartTime]) -> Line:
 
 
 def _fit_all(times: Sequence[PartTime]) -> Line:
-    sizes = np.array([each.bytes for each in times])
-    seconds = np.array([each.seconds for each in times])
+    sizes = np.array([time.bytes for time in times])
+    seconds = np.array([time.seconds for time in times])
     design = np.stack([1 / seconds, sizes / seconds], axis=1)
     # Scaled, because bytes are a thousand million times seconds.
     scale = np.linalg.norm(design, axis=0)
@@ -209,8 +209,8 @@ class Rates:
     def groups(self) -> Mapping[Key, tuple[PartTime, ...]]:
         """The times of each line, from the smallest size to the largest."""
         found: dict[Key, list[PartTime]] = {}
-        for each in sorted(self.times, key=lambda each: each.bytes):
-            found.setdefault((each.gpu, each.part, each.ranks), []).append(each)
+        for time in sorted(self.times, key=lambda each: each.bytes):
+            found.setdefault((time.gpu, time.part, time.ranks), []).append(time)
         return {key: tuple(found[key]) for key in sorted(found)}
 
     @functools.cached_property

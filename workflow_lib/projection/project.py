@@ -206,7 +206,7 @@ def indistinguishable(rows: Sequence[Projected], stack: OwnStack, platform: str)
         log_ratio, variance = stack.fit.contrast(stack.row(each.candidate.layout, platform), base)
         return log_ratio <= Widths.log_reach((each.widths, first.widths), variance, _TOLD_APART)
 
-    alike = [each for each in rows[1:] if each.candidate.fits == first.candidate.fits]
+    alike = [row for row in rows[1:] if row.candidate.fits == first.candidate.fits]
     return [first, *filter(may_be_as_short, alike)]
 
 
@@ -236,7 +236,7 @@ def basis(best: Projected, stack: OwnStack, known: Levels, platform: str) -> lis
     assumed, or extrapolated."""
     layout = best.candidate.layout
     unseen = set(best.prediction.unseen)
-    errors = [abs(each.error) for each in stack.residuals]
+    errors = [abs(residual.error) for residual in stack.residuals]
     here = sum(run.gpu == layout.machine.gpu for run in stack.runs)
     own = (
         f"{counted(len(stack.runs), 'cell')} of this workflow on up to "

@@ -38,18 +38,18 @@ def ranked(rows: Sequence[Projected], alike: Sequence[Projected]) -> list[dict[s
     names = {each.label for each in alike}
     return [
         {
-            "layout": each.label,
+            "layout": row.label,
             "told from the first": "–"
-            if each is rows[0] or each.candidate.fits != rows[0].candidate.fits
+            if row is rows[0] or row.candidate.fits != rows[0].candidate.fits
             else "no"
-            if each.label in names
+            if row.label in names
             else "yes",
-            "GB allocated": f"{each.candidate.memory.allocated / 1e9:.0f}",
-            "GB used": _used(each),
-            "fits": str(each.candidate.fits),
-            **{heading: _shown(each, name) for name, heading in headings(each.tokens)},
+            "GB allocated": f"{row.candidate.memory.allocated / 1e9:.0f}",
+            "GB used": _used(row),
+            "fits": str(row.candidate.fits),
+            **{heading: _shown(row, name) for name, heading in headings(row.tokens)},
         }
-        for each in rows[:MOST_SHOWN]
+        for row in rows[:MOST_SHOWN]
     ]
 
 
@@ -119,7 +119,7 @@ def verdict(rows: Sequence[Projected], alike: Sequence[Projected]) -> str:
         return "No layout surely fits, so none is named the fastest."
     if len(alike) == 1:
         return f"The fastest layout that fits is {name}: 90 % intervals of ratios tell it from all."
-    fitting = sum(each.candidate.fits == "yes" for each in rows)
+    fitting = sum(row.candidate.fits == "yes" for row in rows)
     return (
         f"{len(alike)} of the {fitting} layouts that fit are not told apart by 90 % intervals of "
         f"ratios of their step times; the fastest median, of {name}, is {time} s/step."
@@ -128,7 +128,7 @@ def verdict(rows: Sequence[Projected], alike: Sequence[Projected]) -> str:
 
 def _fitting(rows: Sequence[Projected]) -> str:
     """How many layouts there are, and how many of them fit into memory."""
-    counts = Counter(each.candidate.fits for each in rows)
+    counts = Counter(row.candidate.fits for row in rows)
     return (
         f"Of {counted(len(rows), 'layout')} {counts['yes']} fit into memory, "
         f"{counts['perhaps']} perhaps do, and {counts['no']} do not."

@@ -41,7 +41,7 @@ def fastest_by_gpus(
         tried = list(candidates(model, machine, gpus, batch(model, gpus)))
         rows = predicted(tried, platform, stack, known, model, tokens)
         rows.sort(key=lambda each: each.step_time_s)
-        found += itertools.islice((each for each in rows if each.candidate.fits == "yes"), 1)
+        found += itertools.islice((row for row in rows if row.candidate.fits == "yes"), 1)
         gpus *= 2
     return found
 
@@ -83,7 +83,7 @@ def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[Fi
                 draw=partial(_draw, {"fastest median": lines}, f"{subject}: fastest medians"),
             )
         )
-    if all(len(each) > 1 for each in fabrics.values()):
+    if all(len(fabric) > 1 for fabric in fabrics.values()):
         base = next(iter(fabrics.values()))[-1]
         entries.append(
             FigureEntry(
@@ -103,11 +103,11 @@ def _draw(lines: Lines, title: str) -> Figure:
     panels = figure.subplots(1, 2)
     for (measure, heading), axes in zip(_PANELS, panels, strict=True):
         for (name, points), colour in zip(lines.items(), _COLOURS, strict=False):
-            gpus = [each.candidate.layout.gpus for each in points]
+            gpus = [point.candidate.layout.gpus for point in points]
             for level in (0.9, 0.5):
-                low, high = zip(*(each.interval(measure, level) for each in points), strict=True)
+                low, high = zip(*(point.interval(measure, level) for point in points), strict=True)
                 axes.fill_between(gpus, low, high, color=colour, alpha=0.18, linewidth=0)
-            medians = [each.values()[measure][0] for each in points]
+            medians = [point.values()[measure][0] for point in points]
             axes.plot(gpus, medians, color=colour, marker="o", markersize=2.5, label=name)
         axes.set_xscale("log", base=2)
         axes.set_xticks(_ticks(lines), labels=[f"{tick:g}" for tick in _ticks(lines)])
@@ -121,5 +121,5 @@ def _draw(lines: Lines, title: str) -> Figure:
 
 
 def _ticks(lines: Lines) -> list[int]:
-    gpus = sorted({each.candidate.layout.gpus for points in lines.values() for each in points})
+    gpus = sorted({point.candidate.layout.gpus for points in lines.values() for point in points})
     return gpus[:: -(-len(gpus) // 4)]

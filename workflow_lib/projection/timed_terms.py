@@ -151,5 +151,5 @@ def _line(
 
 
 def _sum(*seconds: float | None) -> float | None:
-    found = [each for each in seconds if each is not None]
+    found = [second for second in seconds if second is not None]
     return sum(found) if len(found) == len(seconds) else None

@@ -75,12 +75,12 @@ def fields(record: type) -> tuple[Field, ...]:
     """The fields of a record that are axes, in their order."""
     hints = typing.get_type_hints(record, include_extras=True)
     found = []
-    for each in dataclasses.fields(record):
-        marks = getattr(hints[each.name], "__metadata__", ())
+    for field in dataclasses.fields(record):
+        marks = getattr(hints[field.name], "__metadata__", ())
         for axis in marks:
             if isinstance(axis, Axis):
-                plain, is_nested = _stored(typing.get_args(hints[each.name])[0])
-                found.append(Field(each.name, plain, is_nested, each.default, axis))
+                plain, is_nested = _stored(typing.get_args(hints[field.name])[0])
+                found.append(Field(field.name, plain, is_nested, field.default, axis))
     return tuple(found)
 
 
@@ -97,7 +97,7 @@ def _stored(kind: Any) -> tuple[type, bool]:
     """The type with which a table holds a field of this type, and whether it is JSON text."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return _stored(next(each for each in arguments if each is not type(None)))
+        return _stored(next(argument for argument in arguments if argument is not type(None)))
     if origin is Literal:
         return type(arguments[0]), False
     if origin in (tuple, Mapping):

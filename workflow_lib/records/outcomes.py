@@ -253,7 +253,7 @@ class TelemetryStart:
             return rank.gpu
         if addresses[rank.gpu : rank.gpu + 1] == [rank.pci_address]:
             return rank.gpu
-        found = [gpu for gpu, each in enumerate(addresses) if each == rank.pci_address]
+        found = [gpu for gpu, address in enumerate(addresses) if address == rank.pci_address]
         return found[0] if len(found) == 1 else None
 
     def power_sensor(self, gpu: int, gpus_per_package: int) -> int:

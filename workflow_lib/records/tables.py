@@ -47,7 +47,7 @@ PLAN = (
             "steps of the profiled run; 0 if the plan has none",
         ),
     ),
-    *(each.column for each in ESTIMATES.values()),
+    *(estimate.column for estimate in ESTIMATES.values()),
     *columns(
         (
             "fits",
@@ -123,7 +123,7 @@ RUNS = (
         ("cause", str, "", "one sentence on the outcome"),
     ),
     *_REASONS,
-    *(each.column for each in MEASURES.values()),
+    *(measure.column for measure in MEASURES.values()),
 )
 
 #: gpus.parquet: one row a GPU and run, over the measured steps
@@ -307,9 +307,12 @@ CELLS = (
     *(each.column for each in PROFILED.values()),
     *(
         Column(
-            each.name + suffix, float, each.unit, f"{what} over completed runs: {each.description}"
+            measure.name + suffix,
+            float,
+            measure.unit,
+            f"{what} over completed runs: {measure.description}",
         )
-        for each in MEASURES.values()
+        for measure in MEASURES.values()
         for suffix, what in (
             ("", "median"),
             ("_low", "lower end of the interval"),

@@ -27,7 +27,7 @@ def with_backend(
     """
     backends = BACKENDS if wanted == "auto" else (wanted,)
     candidates = [dataclasses.replace(training, backend=backend) for backend in backends]
-    able = (each for each in candidates if refusal(degrees, each, model) is None)
+    able = (candidate for candidate in candidates if refusal(degrees, candidate, model) is None)
     return next(able, candidates[-1])
 
 

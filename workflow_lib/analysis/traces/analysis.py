@@ -189,7 +189,7 @@ def _bubble(
         times = (pl.col("start_ns"), pl.col("end_ns"))
         frames.append(work[other].with_columns(time + shift.at(time) for time in times))
     steps = [set(frame["step"]) for frame in frames]
-    if not steps[0] or any(each != steps[0] for each in steps):
+    if not steps[0] or any(step != steps[0] for step in steps):
         return None, "the ranks of its pipeline were not traced in the same steps"
     windows = (
         pl.concat(frames)

@@ -74,7 +74,7 @@ def _hottest_c(paths: RunPaths) -> float | None:
         gpus = len(records.read_record(paths.telemetry_start(node), TelemetryStart).gpus)
         latest = _latest_c(paths.gpu_samples(node))
         temperatures += [latest.get(gpu) for gpu in range(gpus)]
-    known = [each for each in temperatures if each is not None]
+    known = [temperature for temperature in temperatures if temperature is not None]
     return max(known) if known and len(known) == len(temperatures) else None
 
 

@@ -144,7 +144,9 @@ def _submit(
     """Submit one array. Returns its id; None if other processes took all of its runs meanwhile."""
     with ExitStack() as locks:
         descriptors = {paths: _lock(paths, locks) for paths in runs}
-        held = {paths: each for paths, each in descriptors.items() if each is not None}
+        held = {
+            paths: descriptor for paths, descriptor in descriptors.items() if descriptor is not None
+        }
         # Another process may have submitted runs before this one took their locks.
         ours = [paths for paths in held if _needs_job(paths)]
         if not ours:

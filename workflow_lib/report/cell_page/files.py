@@ -70,7 +70,7 @@ def tail(path: Path, clean: Clean) -> str:
     if not text.strip():
         return ""
     lines = text.rstrip("\n").split("\n")[-LOG_LINES:]
-    return "\n".join(shortened(clean(each.rstrip("\r").rpartition("\r")[2])) for each in lines)
+    return "\n".join(shortened(clean(line.rstrip("\r").rpartition("\r")[2])) for line in lines)
 
 
 def shortened(line: str, letters: int = _LINE_LETTERS) -> str:
@@ -188,11 +188,11 @@ def failure(paths: RunPaths, clean: Clean) -> dict[str, Any]:
         "all_errors": len(errors),
         "errors": [
             clean(
-                f"rank {each.rank} on {each.node}, in {each.phase} "
-                f"({each.outcome.value.replace('_', ' ')}): "
+                f"rank {error.rank} on {error.node}, in {error.phase} "
+                f"({error.outcome.value.replace('_', ' ')}): "
             )
-            + shortened(clean(each.message), _MESSAGE_LETTERS)
-            for each in errors[:_LISTED]
+            + shortened(clean(error.message), _MESSAGE_LETTERS)
+            for error in errors[:_LISTED]
         ],
         "traceback": "\n".join(shortened(clean(line)) for line in traceback[-_TRACEBACK_LINES:]),
         "all_exits": len(exits),

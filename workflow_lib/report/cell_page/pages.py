@@ -68,7 +68,8 @@ def cell_pages(
     reasons = Reasons(clean)
     pages: dict[str, Any] = {
         "measures": [
-            (each.heading, each.people_unit, bool(each.places)) for each in MEASURES.values()
+            (measure.heading, measure.people_unit, bool(measure.places))
+            for measure in MEASURES.values()
         ],
         "panels": [
             {

@@ -91,9 +91,9 @@ def kernel_times(tables: Tables, cells: Iterable[str]) -> dict[str, dict[int, di
 def mean_times(ranks: Sequence[Times]) -> dict[str, float]:
     """The mean over ranks by class, in the order of :data:`CLASSES`."""
     return {
-        each.name: sum(times.get(each.name, 0.0) for times in ranks) / len(ranks)
-        for each in CLASSES
-        if any(each.name in times for times in ranks)
+        klass.name: sum(times.get(klass.name, 0.0) for times in ranks) / len(ranks)
+        for klass in CLASSES
+        if any(klass.name in times for times in ranks)
     }
 
 
@@ -102,16 +102,16 @@ def communication_share(times: Times) -> float | None:
     total = sum(times.values())
     if not total:
         return None
-    return sum(times.get(each.name, 0.0) for each in CLASSES if each.communicates) / total
+    return sum(times.get(klass.name, 0.0) for klass in CLASSES if klass.communicates) / total
 
 
 def folded(bars: Sequence[Times]) -> list[dict[str, float]]:
     """Bars in which the classes that are small in all bars are added to "other" of their kind."""
     small = {
-        each.name: "other_communication" if each.communicates else "other_computation"
-        for each in CLASSES
-        if each.name not in ("memory", "unknown")
-        and all(bar.get(each.name, 0.0) <= _SMALL * sum(bar.values()) for bar in bars)
+        klass.name: "other_communication" if klass.communicates else "other_computation"
+        for klass in CLASSES
+        if klass.name not in ("memory", "unknown")
+        and all(bar.get(klass.name, 0.0) <= _SMALL * sum(bar.values()) for bar in bars)
     }
     found = []
     for bar in bars:
@@ -119,7 +119,7 @@ def folded(bars: Sequence[Times]) -> list[dict[str, float]]:
         for name, seconds in bar.items():
             name = small.get(name, name)
             sums[name] = sums.get(name, 0.0) + seconds
-        found.append({each.name: sums[each.name] for each in CLASSES if each.name in sums})
+        found.append({klass.name: sums[klass.name] for klass in CLASSES if klass.name in sums})
     return found
 
 
@@ -131,8 +131,8 @@ def draw_bars(
     All bars of a class are one path, because a path for each bar would make the page large.
     """
     begin = [0.0] * len(bars)
-    for each in CLASSES:
-        seconds = [bar.get(each.name, 0.0) for bar in bars]
+    for klass in CLASSES:
+        seconds = [bar.get(klass.name, 0.0) for bar in bars]
         corners: list[tuple[float, float]] = []
         for place, start, length in zip(places, begin, seconds, strict=True):
             if length:
@@ -145,7 +145,7 @@ def draw_bars(
                 [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
                 * (len(corners) // 5),
             )
-            axes.add_patch(PathPatch(path, label=each.legend, **_look(each)))
+            axes.add_patch(PathPatch(path, label=klass.legend, **_look(klass)))
         begin = [start + length for start, length in zip(begin, seconds, strict=True)]
 
 
@@ -162,9 +162,9 @@ def _look(each: KernelClass) -> dict[str, Any]:
 def stretches(bar: Times) -> list[tuple[float, float, str]]:
     """Where each class of a bar begins, its length, and the text of its mark."""
     found, begin = [], 0.0
-    for each in CLASSES:
-        if length := bar.get(each.name, 0.0):
-            found.append((begin, length, f"{each.legend} {significant(length)} s"))
+    for klass in CLASSES:
+        if length := bar.get(klass.name, 0.0):
+            found.append((begin, length, f"{klass.legend} {significant(length)} s"))
             begin += length
     return found
 
@@ -176,4 +176,4 @@ LEGEND: dict[str, Any] = {"ncols": 3, "columnspacing": 0.7, "handlelength": 1.2}
 def legend_handles(bars: Iterable[Times]) -> list[Patch]:
     """A patch for each class that is in any of the bars."""
     present = {name for bar in bars for name, seconds in bar.items() if seconds}
-    return [Patch(label=each.legend, **_look(each)) for each in CLASSES if each.name in present]
+    return [Patch(label=klass.legend, **_look(klass)) for klass in CLASSES if klass.name in present]

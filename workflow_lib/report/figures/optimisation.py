@@ -80,7 +80,9 @@ def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], st
     cells = [cell for group in groups for cell in group]
     panels = panels_with_values(cells, _WITHOUT)
     present = {(cell["overlap"], cell["recomputation"]) for cell in cells}
-    variants = [each for each in _VARIANTS if (each.overlap, each.recomputation) in present]
+    variants = [
+        variant for variant in _VARIANTS if (variant.overlap, variant.recomputation) in present
+    ]
     ticks = [style.wrapped(label, 10) for label in labels]
     lines = max(tick.count("\n") for tick in ticks) + 1
     height = 0.6 + 0.88 * max(len(panels), 1) + style.LINE_IN * lines

@@ -112,7 +112,7 @@ def _parts(before: _Step, after: _Step) -> Iterator[str]:
 def _classes(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator[str]:
     """How much each class changed, in ms, with the largest change first."""
     changes = {
-        each.legend: after.get(each.name, 0.0) - before.get(each.name, 0.0) for each in CLASSES
+        klass.legend: after.get(klass.name, 0.0) - before.get(klass.name, 0.0) for klass in CLASSES
     }
     largest = max(map(abs, changes.values()))
     for name, change in sorted(changes.items(), key=lambda item: -abs(item[1])):
@@ -147,7 +147,7 @@ def _steps(tables: Tables, cells: Sequence[str]) -> dict[str, _Step]:
         .join(means.select("cell", "ranks"), on="cell")
         .sort("cell", "class")
     )
-    communicating = {each.name for each in CLASSES if each.communicates}
+    communicating = {klass.name for klass in CLASSES if klass.communicates}
     for row in of_class.iter_rows(named=True):
         # A class that a rank lacks took no time on it, so the mean is over all ranks.
         step, name = found[row["cell"]], row["class"]

@@ -39,10 +39,10 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
         ended = _ended(cell, runs)
         name = f"{label} ({cell['model']} on {cell['platform']}"
         if found := [run for run in ended if run["steady"]]:
-            margins = ", ".join(_margin(found, *each) for each in _DRIFTS)
+            margins = ", ".join(_margin(found, *drift) for drift in _DRIFTS)
             steady.append(f"{name}{_part(found, ended)}: {margins}")
         if drifting := [run for run in ended if run["steady"] is False]:
-            drifts = ", ".join(_drift(drifting, *each) for each in _DRIFTS)
+            drifts = ", ".join(_drift(drifting, *drift) for drift in _DRIFTS)
             never.append(f"{name}{_part(drifting, ended)}: {drifts}")
         untold: dict[str, list[Row]] = {}
         for run in ended:
@@ -51,7 +51,7 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
                 untold.setdefault(reason, []).append(run)
         for reason, some in untold.items():
             known = some[0]["step_time_drift_margin"] is not None
-            margins = ", ".join(_margin(some, *each) for each in _DRIFTS) if known else ""
+            margins = ", ".join(_margin(some, *drift) for drift in _DRIFTS) if known else ""
             unknown.setdefault(reason, []).append(
                 name + _part(some, ended) + f": {margins}" * known
             )

@@ -19,7 +19,7 @@ def check_same_run(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord
     lacks is not compared. Raises InvalidTelemetryError.
     """
     ranks = sorted(ranks, key=lambda each: each.rank)
-    if any(start.node != each.node for each in ranks):
+    if any(start.node != rank.node for rank in ranks):
         raise InvalidTelemetryError(f"{path} is of node {start.node!r}.")
     for each in ranks:
         for what, sampled, trained in (

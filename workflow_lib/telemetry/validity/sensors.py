@@ -114,7 +114,7 @@ def check_sensors(
     _check_host(paths.host_samples(start.node))
     longest_s = max(_LONGEST_GAP_S, _LONGEST_GAP_PERIODS / start.sample_rate_hz)
     path = paths.gpu_samples(start.node)
-    most_w = [gpu_models.most_power_w(each) for each in start.gpus]
+    most_w = [gpu_models.most_power_w(gpu) for gpu in start.gpus]
     gaps: list[_Gap] = []
     for where, row in timed_rows(path, GPU_SAMPLES, _TIMED, count):
         time_s, gpu, power_w = row["unix_time_s"], row["gpu"], row["power_w"]

@@ -40,7 +40,7 @@ def deepspeed_precisions(engine: Any, adamw: torch.optim.AdamW) -> Precisions:
         reduction=named([engine.communication_data_type, *getattr(optimizer, "ipg_buckets", ())]),
         gathering=named(_precisions(optimizer, _GATHERED)),
         master_weights=named(_precisions(optimizer, _MASTER_WEIGHTS) or trained),
-        moments=named(each.dtype for each in moments),
+        moments=named(moment.dtype for moment in moments),
     )
 
 

@@ -74,6 +74,8 @@ def clip_gradients(
     parameters = list(parameters)
     norm = gradient_norm(parameters, mesh, cut)
     scale = (maximum / (norm + 1e-6)).clamp(max=1.0)
-    gradients = [each for each in map(local_gradient, parameters) if each is not None]
+    gradients = [
+        parameter for parameter in map(local_gradient, parameters) if parameter is not None
+    ]
     torch._foreach_mul_(gradients, scale)
     return norm

@@ -104,9 +104,9 @@ class ChoiceCounter:
     def take(counters: Sequence[ChoiceCounter]) -> Choices:
         """The counts of several counters since the last call, added up; waits for the
         device once."""
-        made, dropped = torch.stack([each._counts for each in counters]).sum(dim=0).tolist()
-        for each in counters:
-            each._counts.zero_()
+        made, dropped = torch.stack([counter._counts for counter in counters]).sum(dim=0).tolist()
+        for counter in counters:
+            counter._counts.zero_()
         return Choices(made, dropped)
 
 

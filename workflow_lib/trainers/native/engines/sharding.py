@@ -98,7 +98,7 @@ class Sharding:
         reduce them. FSDP2 does this by itself only after a backward pass through the whole stage.
         """
         assert isinstance(root, nn.Module)
-        for group in (each._get_fsdp_state()._fsdp_param_group for each in _units(root)):
+        for group in (unit._get_fsdp_state()._fsdp_param_group for unit in _units(root)):
             if group is not None:
                 group.post_backward()
         if last:
@@ -111,11 +111,11 @@ class Sharding:
         weights: set[torch.dtype] = set()
         reduced: set[torch.dtype] = set()
         held: set[torch.dtype] = set()
-        units = (each for root in roots for each in _units(root))
+        units = (unit for root in roots for unit in _units(root))
         for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
             if group is None:  # without weights of its own
                 continue
-            for parameter in (each.sharded_param for each in group.fsdp_params):
+            for parameter in (fsdp_param.sharded_param for fsdp_param in group.fsdp_params):
                 computing = group.mp_policy.param_dtype or parameter.dtype
                 weights.add(computing)
                 if parameter.requires_grad:
@@ -166,7 +166,7 @@ class Sharding:
 
 def _units(root: nn.Module) -> Iterator[FSDPModule]:
     """The units of a stage, which are gathered and reduced at once, with the stage itself first."""
-    return (each for each in root.modules() if isinstance(each, FSDPModule))
+    return (module for module in root.modules() if isinstance(module, FSDPModule))
 
 
 def _placement(ranks: int, parameter: nn.Parameter) -> Shard | None:

@@ -120,7 +120,9 @@ class TorchEngine:
         self._correct_gradients()
         if self._gradients is None:
             gradients = map(local_gradient, self._weights)
-            self._gradients = named(each.dtype for each in gradients if each is not None)
+            self._gradients = named(
+                gradient.dtype for gradient in gradients if gradient is not None
+            )
         norm = clip_gradients(self._weights, mesh, self._sharding.cut)
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -146,7 +148,7 @@ class TorchEngine:
         return replace(
             self._sharding.precisions(self.chunks),
             **({"gradients": self._gradients} if self._gradients else {}),
-            moments=named(each.dtype for each in moments),
+            moments=named(moment.dtype for moment in moments),
             products=precision_of_products(self.chunks, self._held),
         )
 
@@ -174,7 +176,7 @@ class TorchEngine:
         if self._mesh.degrees.ep > 1:
             # Experts saw the tokens of ep replicas each, but were averaged only over dp / ep.
             experts = [p for p in self._weights if not getattr(p, "allreduce", True)]
-            gradients = [each for each in map(local_gradient, experts) if each is not None]
+            gradients = [expert for expert in map(local_gradient, experts) if expert is not None]
             if gradients:  # frozen experts have none
                 torch._foreach_div_(gradients, float(self._mesh.degrees.ep))
 
