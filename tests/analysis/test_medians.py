@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from workflow_lib.analysis.medians import interval
+from workflow_lib.analysis.collect import interval
 
 
 @pytest.mark.parametrize("values", [[3.0], [3.0, 1.0], [2.0, 9.0, 1.0], [4.0, 1.0, 3.0, 2.0]])

@@ -16,7 +16,7 @@ import pytest
 
 from tests.telemetry.cells import NODE, make_cell
 from workflow_lib import records
-from workflow_lib.records.outcomes import pci_address
+from workflow_lib.records.nodes import pci_address
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
 CELL = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3)

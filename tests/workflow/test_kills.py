@@ -41,7 +41,7 @@ if path.exists():
 RULES = {
     "plan": (["workflow_lib.plan"], "workflow_lib/plan.py"),
     "reduce": (["workflow_lib.analysis", "reduce"], "workflow_lib/analysis/reduce.py"),
-    "traces": (["workflow_lib.analysis", "traces"], "workflow_lib/analysis/traces/notes.py"),
+    "traces": (["workflow_lib.analysis", "traces"], "workflow_lib/analysis/traces/decoding.py"),
     "collect": (["workflow_lib.analysis", "collect"], "workflow_lib/analysis/collect.py"),
     "figures": (["workflow_lib.report", "figures"], "workflow_lib/report/html.py"),
     "page": (["workflow_lib.report", "page"], "workflow_lib/report/html.py"),

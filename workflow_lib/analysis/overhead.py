@@ -24,8 +24,8 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.samples import read_rows
+from workflow_lib.analysis.steps import corrected, read_clocks
 from workflow_lib.intervals import students_t
 from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
 

@@ -18,11 +18,10 @@ import polars as pl
 
 from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.clocks import corrected, read_clocks
-from workflow_lib.analysis.integrals import Integrals, Numbers
+from workflow_lib.analysis.integrals import Integrals, Numbers, best_power
 from workflow_lib.analysis.known import Known
-from workflow_lib.analysis.power_source import best_power
 from workflow_lib.analysis.samples import read_files
+from workflow_lib.analysis.steps import corrected, read_clocks
 from workflow_lib.analysis.tables import schema
 from workflow_lib.records import (
     GPU_COUNTERS,

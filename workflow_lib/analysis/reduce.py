@@ -18,18 +18,15 @@ from typing import Any
 import polars as pl
 
 from workflow_lib import results
-from workflow_lib.analysis import raw_files
-from workflow_lib.analysis.allocator import counts_of_rank
-from workflow_lib.analysis.clocks import clock_values
+from workflow_lib.analysis import samples
 from workflow_lib.analysis.counters import Counted, counted_shares
-from workflow_lib.analysis.generation import generation_values
 from workflow_lib.analysis.known import Known, Values, known, merged
-from workflow_lib.analysis.links import link_values
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import Node, reduce_nodes, unwatched_node
 from workflow_lib.analysis.overhead import overhead_rows
 from workflow_lib.analysis.power import (
     cool_down_s,
+    generation_values,
     gpu_without_sensor,
     peak_sensor,
     power_values,
@@ -37,11 +34,10 @@ from workflow_lib.analysis.power import (
     systematic_share,
 )
 from workflow_lib.analysis.recordings import Recordings, read_recordings
-from workflow_lib.analysis.run_row import run_row, step_values
-from workflow_lib.analysis.series import series_rows
+from workflow_lib.analysis.run_row import counts_of_rank, link_values, run_row, step_values
+from workflow_lib.analysis.series import series_rows, step_rows
 from workflow_lib.analysis.steady_state import steady_state
-from workflow_lib.analysis.step_times import step_rows
-from workflow_lib.analysis.steps import Steps, read_steps
+from workflow_lib.analysis.steps import Steps, clock_values, read_steps
 from workflow_lib.analysis.tables import schema, table, write_table
 from workflow_lib.records import (
     SERIES,
@@ -79,7 +75,7 @@ def reduce_run(directory: Path) -> None:
     # A summary means that all three files are there: it is removed first and written last.
     paths.summary.unlink(missing_ok=True)
     number = results.run_number(directory)
-    with raw_files.of_run(paths):
+    with samples.of_run(paths):
         reduced = reduced_run(paths, number)
     write_table(reduced.steps, paths.step_times)
     write_table(reduced.series, paths.series)

@@ -1,27 +1,158 @@
-"""A run's row of RUNS, and the measures that need only its steps."""
+"""A run's row of RUNS, and the measures that need only its steps.
+
+Whether torch's allocator ran short of GPU memory in the steps that count.
+
+Each rank records its allocator's counts at the end of each step, so the growth from the last step
+of the warm-up to the last measured step is that of the measured steps.
+
+Bytes over the links of each GPU in the steps that count, from counters that its rank read.
+
+A rank reads its GPU's counters between steps (trainers/native/links.py), so their growth
+is that of whole steps. The steps that count get a share of it in proportion to their number. The
+sampler's readings are not used, because they fall anywhere within a step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
 from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.allocator import allocator_values
 from workflow_lib.analysis.known import Known, Values, known, reasons_text
-from workflow_lib.analysis.steps import Steps, loss_of_ranks
+from workflow_lib.analysis.steps import Steps, corrected, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import (
     MEASURES,
     NOT_TOLD,
     RUNS,
     Cell,
+    LinkCount,
+    NodeClock,
     OutcomeRecord,
     Precision,
+    RankRecord,
+    RunPaths,
     identity,
     inapplicable,
+    read_if_there,
 )
+
+#: column → field of LinkReading
+COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
+
+#: far below the 0.25 s that a rank rests before it reads, and above the error of corrected times
+_ROUNDING_S = 0.02
+_NOT_COUNTED = "an earlier version made the run, and its ranks did not count whole steps"
+
+
+def link_values(
+    paths: RunPaths, ranks: Mapping[tuple[str, int], int], steps: Steps
+) -> dict[tuple[str, int], Values]:
+    """Bytes of each GPU, by node and number, over the ``steps`` that count.
+
+    ``ranks`` maps each GPU, by node and number, to the rank that used it. Raises RecordError if a
+    count is damaged.
+    """
+    counted_steps = steps.measured["step"].n_unique()
+    found: dict[tuple[str, int], Values] = {}
+    for (node, gpu), rank in ranks.items():
+        count = read_if_there(paths.link_count(rank), LinkCount)
+        own = steps.rows.filter(pl.col("rank") == rank)
+        reason = _why_not(count, own, steps.clocks.get(node))
+        if count is None and steps.ranks[rank].parameters is None:
+            reason = NOT_TOLD
+        found[node, gpu] = {
+            column: _bytes(count, each, counted_steps) if count and not reason else (None, reason)
+            for column, each in COLUMNS.items()
+        }
+    return found
+
+
+def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | None) -> str:
+    """Why a rank's count is not that of the whole steps of ``rows``, its own; "" if it is."""
+    if count is None:
+        return _NOT_COUNTED
+    if count.before is None or count.after is None or not count.steps:
+        return count.reason or "no whole step was counted"
+    counted = rows.filter(pl.col("step") >= count.first_step)
+    if len(counted) != count.steps:
+        return (
+            f"the rank counted {count.steps} steps from step {count.first_step} on, and recorded "
+            f"{len(counted)}"
+        )
+    before, after = (corrected(each.unix_time_s, clock) for each in (count.before, count.after))
+    earlier = rows.filter(pl.col("step") < count.first_step)["ended_unix_s"]
+    late_s = [*(earlier - before), *(before - counted["started_unix_s"])]
+    if max(*late_s, *(counted["ended_unix_s"] - after)) > _ROUNDING_S:
+        return "the link counters were read within steps, not between them"
+    return ""
+
+
+def _bytes(count: LinkCount, field: str, counted_steps: int) -> Known:
+    rose = getattr(count.after, field) - getattr(count.before, field)
+    if rose < 0:
+        return None, "the link counters ran backwards: the GPU was reset, or they restarted"
+    return rose / count.steps * counted_steps, ""
+
+
+#: measures of a run and columns of a GPU, which are columns of STEPS
+COUNTS = ("allocator_retries", "allocator_frees")
+_CPU = "trained on a CPU, whose memory torch's allocator of GPU memory does not hold"
+_EARLIER = "an earlier version made the run, and its ranks did not record their allocator"
+
+
+def allocator_values(steps: Steps) -> Values:
+    """The measures of a run: sums over ranks, whether there was pressure, and the settings."""
+    counts = [counts_of_rank(steps, rank) for rank in steps.ranks]
+    found: Values = {name: _sum([count[name] for count in counts]) for name in COUNTS}
+    values = [found[name][0] for name in COUNTS]
+    pressure = None if None in values else False
+    if any(value is not None and value > 0 for count in counts for value, _ in count.values()):
+        pressure = True
+    why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
+    found["memory_pressure"] = known(pressure, why)
+    told = {rank.allocator for rank in steps.ranks}
+    absent = next((_why_absent(rank) for rank in steps.ranks if rank.allocator is None), "")
+    found["allocator"] = known(None if None in told else "; ".join(sorted(map(str, told))), absent)
+    return found
+
+
+def counts_of_rank(steps: Steps, rank: RankRecord) -> Values:
+    """How much a rank's counts rose in the steps that count."""
+    rows = steps.rows.filter(pl.col("rank") == rank.rank).sort("step")
+    before = rows.filter(pl.col("step") < steps.first).tail(1)
+    after = rows.tail(1)
+    return {name: _rise(rank, before[name].to_list(), after[name].item()) for name in COUNTS}
+
+
+def _why_absent(rank: RankRecord) -> str:
+    if not rank.on_gpu:
+        return _CPU
+    return NOT_TOLD if rank.parameters is None else _EARLIER
+
+
+def _rise(rank: RankRecord, before: list[int | None], after: int | None) -> Known:
+    if rank.allocator is None or not rank.on_gpu:
+        return None, _why_absent(rank)
+    if after is None:
+        return None, f"torch's allocator does not count them ({rank.allocator})"
+    if not before:
+        return None, "without a warm-up, counts of before the measured steps are not known"
+    if before[0] is None or before[0] > after:
+        return None, f"rank {rank.rank}: the counts of torch's allocator ran backwards"
+    return after - before[0], ""
+
+
+def _sum(counts: list[Known]) -> Known:
+    """The sum over ranks; null if one of them has none."""
+    for value, reason in counts:
+        if value is None:
+            return None, reason
+    return sum(value for value, _ in counts), ""
+
 
 #: columns of RUNS that a run's reduction finds beside its measures
 BESIDE_MEASURES = ("power_peak_sensor", "allocator", "memory_pressure")

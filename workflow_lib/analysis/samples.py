@@ -7,7 +7,8 @@ other line that does not fit its columns is an error, because it shows damage.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
@@ -16,8 +17,37 @@ import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.tables import schema
-from workflow_lib.records import Column, RecordError, bounds, ranges, read_bytes, shown
+from workflow_lib.records import (
+    Column,
+    RecordError,
+    RunPaths,
+    bounds,
+    ranges,
+    read_bytes,
+    said,
+    shown,
+)
 from workflow_lib.records.reading import read_header, read_row
+
+
+@contextmanager
+def of_run(paths: RunPaths) -> Iterator[None]:
+    """Add advice to a RecordError that is raised inside; only raw files of the run may be read
+    there."""
+    try:
+        yield
+    except RecordError as error:
+        error.add_note(
+            "what was recorded cannot be made again: copy the file back from a backup or an "
+            f"archive, or remove {paths.directory}, and the same command trains this run again"
+        )
+        raise
+
+
+def in_full(error: Exception) -> str:
+    """An error's message with its notes, joined by semicolons."""
+    return "; ".join([said(error), *getattr(error, "__notes__", ())])
+
 
 #: what polars leaves out, and nobody writes: fields of blanks, and carriage returns within a line
 _LEFT_OUT = re.compile(rb"[,\n][ \t]+,|,[ \t]+\r?\n|\r(?!\n)")

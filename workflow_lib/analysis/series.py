@@ -1,19 +1,33 @@
-"""A run's GPUs over time, for figures: means of the readings in intervals of equal length."""
+"""A run's GPUs over time, for figures: means of the readings in intervals of equal length.
+
+One row for each step of a run: its time, its energy, and how warm its GPUs were.
+
+A value that a rank did not record, or that a sensor did not read throughout the step, is null, with
+the reason. A sum over the others would make the step look cheaper than it was.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from workflow_lib.analysis import metrics
+from workflow_lib.analysis.counters import Counted
 from workflow_lib.analysis.gpus import airflow_of
 from workflow_lib.analysis.integrals import Floats, Numbers
+from workflow_lib.analysis.metrics import Window
+from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
-from workflow_lib.analysis.steps import Steps
+from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.analysis.tables import schema
-from workflow_lib.records import SERIES, SERIES_POINTS, Hardware
+from workflow_lib.records import GPU_SAMPLES, SERIES, SERIES_POINTS, Cell, Hardware
+from workflow_lib.records.columns import sampled
+from workflow_lib.words import counted as in_words
 
 #: an interval holds at least this many sample periods
 _LEAST_PERIODS = 2.0
@@ -97,3 +111,144 @@ def _means(groups: Numbers, values: Floats, size: int) -> Floats:
     means = np.full(size, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
+
+
+#: columns of STEP_TIMES that come from telemetry
+_OF_POWER = ("energy_j", "power_mean_w")
+_OF_TEMPERATURE = ("temperature_mean_c", "hottest_c", "hottest_node", "hottest_gpu")
+_OF_CLOCK = ("sm_clock_mean_mhz",)
+_READINGS = sampled(GPU_SAMPLES)
+
+
+def step_rows(
+    cell: Cell,
+    steps: Steps,
+    recordings: Recordings | None,
+    unknown: str,
+    no_power: str,
+    counted: Mapping[int, Counted],
+) -> list[dict[str, Any]]:
+    """Rows of STEP_TIMES, less ``cell`` and ``run``, in the order of steps.
+
+    There is a row for every step, warm-up included. ``unknown`` is why there is no telemetry, and
+    ``no_power`` why power cannot be added up over GPUs; each is "" if there is no such reason. What
+    :func:`~workflow_lib.analysis.counters.counted_shares` found, ``counted``, makes the energies of
+    counted steps add up to ``energy_j``.
+    """
+    rows = _as_trained(cell, steps)
+    windows = [row.pop("window") for row in rows]
+    readings: list[tuple[str, tuple[str, ...], str]] = [
+        ("power_w", _OF_POWER, unknown or no_power),
+        ("temperature_c", _OF_TEMPERATURE, unknown),
+        ("sm_clock_mhz", _OF_CLOCK, unknown),
+    ]
+    for quantity, columns, reason in readings:
+        found: Sequence[Mapping[str, Any] | str] = [reason] * len(rows)
+        if recordings is not None and not reason:
+            found = _over_gpus(cell, recordings, quantity, windows, counted)
+        for row, window, figures in zip(rows, windows, found, strict=True):
+            if row["step_time_s"] is None:  # its beginning and end are not known
+                row["missing"] |= dict.fromkeys(columns, row["missing"]["step_time_s"])
+            elif isinstance(figures, str):
+                row["missing"] |= dict.fromkeys(columns, figures)
+            elif quantity == "power_w":
+                row["power_mean_w"] = figures["sum"]
+                row["energy_j"] = figures["sum"] * window.duration_s
+            elif quantity == "temperature_c":
+                row["temperature_mean_c"] = figures["mean"]
+                row["hottest_c"] = figures["highest"]
+                row["hottest_node"], row["hottest_gpu"] = figures["node"], figures["gpu"]
+            else:
+                row["sm_clock_mean_mhz"] = figures["mean"]
+    for row in rows:
+        missing = row.pop("missing")
+        row["missing_reasons"] = json.dumps(missing, sort_keys=True, ensure_ascii=False)
+    return rows
+
+
+def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
+    """What the ranks recorded of each step, with its ``window``, and ``missing`` reasons."""
+    began = steps.rows.filter(pl.col("phase") == "measured")["started_unix_s"].min()
+    duration = pl.col("ended_unix_s") - pl.col("started_unix_s")
+    frame = (
+        steps.rows.group_by("step")
+        .agg(
+            pl.col("phase").first(),
+            start=pl.col("started_unix_s").min(),
+            end=pl.col("ended_unix_s").max(),
+            ranks=pl.len(),
+            slowest_rank=pl.col("rank").get(duration.arg_max()),
+            rank_spread_s=duration.max() - duration.min(),
+            tokens=pl.col("tokens").filter(pl.col("dp_rank").is_first_distinct()).sum(),
+            loss=pl.col("loss").drop_nulls().first(),
+            lowest=pl.col("loss").min(),
+            highest=pl.col("loss").max(),
+            # Of all ranks or of none: the one that is missing may be the fullest.
+            memory_peak_bytes=pl.when(pl.col("memory_peak_bytes").null_count() == 0)
+            .then(pl.col("memory_peak_bytes").max())
+            .cast(pl.Float64),
+        )
+        .sort("step")
+    )
+    count, first = cell.degrees.world_size, steps.first
+    rows = []
+    for told in frame.iter_rows(named=True):
+        window = Window(told.pop("start"), told.pop("end"))
+        row: dict[str, Any] = {
+            **told,
+            "counted": told["phase"] == "measured" and told["step"] >= first,
+            "elapsed_s": window.start_unix_s - began,  # type: ignore[operator]
+            "step_time_s": window.duration_s,
+            "window": window,
+            "missing": {},
+        }
+        missing = row["missing"]
+        if (present := row.pop("ranks")) < count:
+            lacking = f"{present} of {in_words(count, 'rank')} recorded the step"
+            for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):
+                row[name], missing[name] = None, lacking
+        row["loss"], no_loss = loss_of_ranks(row["loss"], row.pop("lowest"), row.pop("highest"))
+        for name, reason in (
+            ("loss", no_loss),
+            ("memory_peak_bytes", "a rank did not record its memory"),
+        ):
+            if row[name] is None:
+                missing[name] = reason
+        rows.append(row)
+    return rows
+
+
+def _over_gpus(
+    cell: Cell,
+    recordings: Recordings,
+    quantity: str,
+    windows: Sequence[Window],
+    counted: Mapping[int, Counted],
+) -> list[Mapping[str, Any] | str]:
+    """Each window's mean of a quantity, combined over GPUs, or why it is not known."""
+    size = cell.hardware.gpus_per_package if quantity == "power_w" else None
+    sensors = recordings.sensors(size)
+    means = mean_over_spans(recordings, sensors, quantity, windows)
+    if quantity == "power_w":
+        means *= np.array([counted[sensor].share or 1.0 for sensor in sensors])[:, None]
+    rate_hz = max(node.start.sample_rate_hz for node in recordings.nodes.values())
+    bridged_s = _READINGS[quantity].bridged_s(rate_hz)
+    # Gaps that are too long are not interpolated.
+    rows = {sensor: row for row, sensor in enumerate(sensors)}
+    for sensor, start, end in recordings.of(quantity).holes(quantity, bridged_s):
+        for place, window in enumerate(windows):
+            if sensor in rows and window.start_unix_s < end and start < window.end_unix_s:
+                means[rows[sensor], place] = np.nan
+    without = np.isnan(means)
+    sums = means.sum(axis=0).tolist()
+    found: list[Mapping[str, Any] | str] = []
+    for place, total in enumerate(sums):
+        if without[:, place].any():
+            node, gpu = recordings.place(sensors[int(without[:, place].argmax())])
+            found.append(f"{node} GPU {gpu}: readings of {quantity} do not cover the whole step")
+            continue
+        hottest = int(means[:, place].argmax())
+        node, gpu = recordings.place(sensors[hottest])
+        figures = {"sum": total, "mean": total / len(sensors)}
+        found.append({**figures, "highest": means[hottest, place].item(), "node": node, "gpu": gpu})
+    return found

@@ -40,8 +40,7 @@ from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry, Telemetry
 from workflow_lib.records.cell_axes import IDENTITY, identity
 from workflow_lib.records.checks import CheckPaths, CheckRecord, Finding, NodeCheck
 from workflow_lib.records.checksums import damaged, write_checksums
-from workflow_lib.records.claims_table import CLAIMS
-from workflow_lib.records.clocks import ClockReading, NodeClock
+from workflow_lib.records.claims_table import CLAIMS, SLOTS
 from workflow_lib.records.columns import Column
 from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.contract import (
@@ -60,11 +59,19 @@ from workflow_lib.records.files import (
     read_record,
     write_json,
 )
-from workflow_lib.records.gpu_limits import LIMITS_LEFT, GpuLimits, NodeLimits
 from workflow_lib.records.measures import ESTIMATES, MEASURES, Measure, inapplicable
 from workflow_lib.records.model import Activation, Family, Model
-from workflow_lib.records.outcomes import (
+from workflow_lib.records.nodes import (
+    LIMITS_LEFT,
+    ClockReading,
     CoolDown,
+    GpuLimits,
+    NodeClock,
+    NodeLimits,
+    TelemetryEnd,
+    TelemetryStart,
+)
+from workflow_lib.records.outcomes import (
     EndedRecord,
     ErrorRecord,
     ExitRecord,
@@ -76,8 +83,6 @@ from workflow_lib.records.outcomes import (
     StopRecord,
     SubmissionRecord,
     SuspensionRecord,
-    TelemetryEnd,
-    TelemetryStart,
 )
 from workflow_lib.records.paths import (
     ComparisonPaths,
@@ -89,7 +94,6 @@ from workflow_lib.records.paths import (
     node_name,
     rank_number,
 )
-from workflow_lib.records.placement_tables import SLOTS
 from workflow_lib.records.reading import RecordError, end_of_file, open_file, read_bytes, shown
 from workflow_lib.records.run_tables import KERNELS, SERIES, SERIES_POINTS, STEP_TIMES, TRACES
 from workflow_lib.records.tables import (

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from workflow_lib.records.contract import RankRecord
+from typing import Literal
 
 
 class Outcome(enum.StrEnum):
@@ -163,18 +160,6 @@ class SuspensionRecord:
     seconds: float
 
 
-def pci_address(bus_id: str | None) -> str | None:
-    """A PCI bus id without the function, and with a domain of four digits: "0000:c1:00" of NVML's
-    "00000000:C1:00.0" and AMD SMI's "0000:c1:00.0". None if there is none, or it has another form.
-    """
-    found = re.fullmatch(
-        r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(\.[0-9a-fA-F])?", bus_id or ""
-    )
-    if found is None:
-        return None
-    return f"{int(found[1], 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}"
-
-
 @dataclass(frozen=True)
 class ErrorRecord:
     """``errors/rank<n>.json``: the error of which a rank died."""
@@ -208,97 +193,3 @@ class ExitRecord:
     #: processes of this rank's control group that the kernel killed meanwhile because memory ran
     #: out; null if not known
     out_of_memory_kills: int | None
-
-
-@dataclass(frozen=True)
-class TelemetryStart:
-    """``telemetry/<node>.json``: what the sampler found on its node, written before its first
-    sample.
-    """
-
-    node: str
-    #: "nvidia", "amd" or "simulated": never "auto"
-    source: str
-    simulated: bool
-    started_unix_s: float
-    sample_rate_hz: float
-    #: one entry a GPU: name, uuid, serial, power_limit_w, driver_version, as far as known
-    gpus: tuple[Mapping[str, Any], ...]
-    #: column name → why it stays empty on this node
-    missing: Mapping[str, str]
-    #: GPUs of the node that the driver lists and the job does not have: index, name, uuid,
-    #: power_limit_w, and power_w, which is one reading before training; a value that the job may
-    #: not read is null
-    other_gpus: tuple[Mapping[str, Any], ...] = ()
-    #: the kernel's boot id of the node, and the job's id; null if not known, and in records of
-    #: earlier versions
-    boot_id: str | None = None
-    job_id: str | None = None
-    #: the checksum of the zip that it imported its code from; null in records of earlier versions
-    code_sha256: str | None = None
-
-    def number_of(self, rank: RankRecord) -> int | None:
-        """The sampler's index of the GPU that a rank trained on, None if it is none of them.
-
-        The GPU is found by its UUID if the rank and all GPUs of the sampler have one, else by its
-        PCI address. Partitions of one GPU share an address: they are taken in the driver's order,
-        if the address is right. Where there is neither, the index is the rank's own.
-        """
-        known = [str(entry.get("uuid") or "").lower() for entry in self.gpus]
-        if rank.gpu_uuid is not None and all(known):
-            uuid = rank.gpu_uuid.lower()
-            return known.index(uuid) if uuid in known else None
-        addresses = [pci_address(entry.get("pci_bus_id")) for entry in self.gpus]
-        if rank.gpu is None or rank.pci_address is None or None in addresses:
-            return rank.gpu
-        if addresses[rank.gpu : rank.gpu + 1] == [rank.pci_address]:
-            return rank.gpu
-        found = [gpu for gpu, address in enumerate(addresses) if address == rank.pci_address]
-        return found[0] if len(found) == 1 else None
-
-    def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
-        """The index of the GPU that reports the power of this GPU's package, as the source found
-        it. If the source does not tell, it is the first GPU of the package.
-
-        On MI250 the reading of the package's other die is 0 or absent, and has no meaning.
-        """
-        if gpu < len(self.gpus) and "package" in self.gpus[gpu]:
-            package = self.gpus[gpu]["package"]
-            for other, entry in enumerate(self.gpus):
-                if entry.get("package") == package and entry.get("reports_power"):
-                    return other
-        return gpu - gpu % gpus_per_package
-
-
-@dataclass(frozen=True)
-class CoolDown:
-    """``cool-down.json``: how long the job waited for cool GPUs, and how cool they got."""
-
-    started_unix_s: float
-    waited_s: float
-    #: whether every GPU got as cool as the cell asks
-    reached: bool
-    #: the hottest of all nodes' GPUs, before and after the wait
-    hottest_before_c: float
-    hottest_after_c: float
-
-
-@dataclass(frozen=True)
-class TelemetryEnd:
-    """``telemetry/<node>-end.json``: counts of the sampler, written if it ends without an error."""
-
-    node: str
-    ended_unix_s: float
-    #: ticks that were sampled; every GPU is read at each
-    samples: int
-    #: ticks that began later than half a period after their deadline
-    late_samples: int
-    #: ticks that were left out because the next one was due
-    missed_samples: int
-    #: "column: message" → how often a reading failed
-    errors: Mapping[str, int]
-    cpu_time_s: float
-    peak_memory_bytes: int
-    #: each GPU's enforced power limit at the end, in W; null where it is not known. Null in records
-    #: of earlier versions, and in runs whose job sets limits, which it takes back meanwhile.
-    power_limits_w: tuple[float | None, ...] | None = None

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.analysis.traces.identifiers import taken_apart, words
 from workflow_lib.analysis.traces.names import (
     CLASSES,
     UNKNOWN,
     class_of_kernel,
     class_of_launched,
+    taken_apart,
+    words,
 )
 
 NAMES = Path(__file__).parents[2] / "data" / "kernel_names.csv.gz"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import polars as pl
 
-from workflow_lib.analysis.traces.decoding import Event
+from workflow_lib.analysis.traces.decoding import Event, Notes
 from workflow_lib.analysis.traces.names import (
     CLASSES,
     COMMUNICATION,
@@ -24,7 +24,6 @@ from workflow_lib.analysis.traces.names import (
     class_of_launched,
     class_of_operator,
 )
-from workflow_lib.analysis.traces.notes import Notes
 
 #: one day, in ns; a kernel or profile that is longer is damage
 LONGEST_NS = 86_400 * 10**9

@@ -6,6 +6,13 @@ it that none of them covers. If a trace holds several GPUs, all times are sums o
 which has the whole span. Communication is *overlapped* while a computation kernel runs too, and
 *exposed* otherwise. A copy does not overlap communication, and neither does a kernel of unknown
 class.
+
+Bytes of a collective, as nccl-tests counts them (its ``doc/PERFORMANCE.md``).
+
+The size S of an all-reduce, all-to-all, broadcast or send is what each rank sends. S of an
+all-gather is its whole result, and S of a reduce-scatter its whole input, over all ranks. Whatever
+the algorithm, a bus must carry S times a factor that depends on the number of ranks n. So ``S ·
+factor / time`` can be compared with the peak of a link.
 """
 
 from __future__ import annotations
@@ -15,10 +22,9 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib.analysis.traces.bandwidth import bus_factor, message_bytes
+from workflow_lib.analysis.traces import names
 from workflow_lib.analysis.traces.batches import Collective
 from workflow_lib.analysis.traces.groups import axis_of, fabric_of, listed_ranks
-from workflow_lib.analysis.traces.intervals import covered_ns
 from workflow_lib.analysis.traces.names import (
     COMMUNICATION,
     COMPUTATION,
@@ -28,6 +34,45 @@ from workflow_lib.analysis.traces.names import (
 )
 from workflow_lib.analysis.traces.reading import Trace
 from workflow_lib.records import Degrees
+
+
+def message_bytes(collective: Collective, kind: str) -> int | None:
+    """S in bytes; None if the trace does not say."""
+    element = names.ELEMENT_BYTES.get(collective.element_type or "")
+    sent, received = collective.sent_elements, collective.received_elements
+    if element is None or sent is None or received is None or min(sent, received) < 0:
+        return None
+    if kind in (names.ALL_GATHER, names.REDUCE_SCATTER, names.SEND_RECEIVE):
+        return max(sent, received) * element
+    return sent * element
+
+
+def bus_factor(kind: str, ranks: int | None) -> float | None:
+    """The factor of S; None if the number of ranks is not known, or nccl-tests has no factor."""
+    if kind in (names.SEND_RECEIVE, names.BROADCAST):
+        return 1.0
+    if ranks is None or ranks < 1:
+        return None
+    if kind == names.ALL_REDUCE:
+        return 2 * (ranks - 1) / ranks
+    if kind in (names.ALL_GATHER, names.REDUCE_SCATTER, names.ALL_TO_ALL):
+        return (ranks - 1) / ranks
+    return None
+
+
+def covered_ns(kernels: pl.DataFrame) -> int:
+    """The length of the union of ``[start_ns, end_ns)``, in ns, summed over the GPUs of
+    ``device``; ``kernels`` are sorted by start.
+
+    Each interval adds the part of it that lies after the ends of all intervals before.
+    """
+    if kernels["device"].n_unique() > 1:
+        of_devices = kernels.partition_by("device", maintain_order=True)
+        return sum(covered_ns(of_device) for of_device in of_devices)
+    before = pl.col("end_ns").cum_max().shift(1).fill_null(pl.col("start_ns").min())
+    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", before)).clip(lower_bound=0)
+    return int(kernels.select(added.sum()).item())
+
 
 #: the columns that identify a row of kernels.parquet within a run and rank
 ROW = ("class", "group", "fabric")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from workflow_lib.analysis.traces.decoding import Notes
 from workflow_lib.analysis.traces.names import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
-from workflow_lib.analysis.traces.notes import Notes
 
 #: columns of the communication kernels
 SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {

@@ -19,8 +19,27 @@ from typing import Any, cast
 import msgspec
 from isal import igzip_lib, isal_zlib
 
-from workflow_lib.analysis.traces.notes import Notes
 from workflow_lib.records import bounds, open_file
+
+
+class Notes:
+    """Counts of what was left out or repaired, as sentences in the order in which each first
+    occurred."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, what: str, count: int = 1) -> None:
+        """Count one or more cases; ``what`` is the same text each time."""
+        self._counts[what] = self._counts.get(what, 0) + count
+
+    def sentences(self) -> tuple[str, ...]:
+        """Each text once, with its count if that is more than one."""
+        return tuple(
+            what if count == 1 else f"{what} ({count} times)"
+            for what, count in self._counts.items()
+        )
+
 
 #: bytes that are decompressed at once; a batch of events is about as large
 CHUNK_BYTES = 2 << 20

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from workflow_lib.analysis.traces.identifiers import words
-from workflow_lib.analysis.traces.names import ALL_TO_ALL
+from workflow_lib.analysis.traces.names import ALL_TO_ALL, words
 from workflow_lib.records import Degrees, coordinates
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"

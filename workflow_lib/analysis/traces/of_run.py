@@ -1,8 +1,17 @@
-"""Turns the traces of a profiled run into tables in its directory, and into a short text."""
+"""Turns the traces of a profiled run into tables in its directory, and into a short text.
+
+Finds the traces in a directory, and the rank that each is of.
+
+``rank<n>.json.gz`` is this workflow's name. PyTorch's ``tensorboard_trace_handler`` writes
+``<worker>.<ns>.pt.trace.json``, with ``.gz`` if asked to, where the worker is ``<host>_<pid>``
+unless a name was given. Such a file says its rank itself (``distributedInfo``), or its worker's
+name does, as in ``rank-3`` and ``graph_capture_rank_0``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +20,9 @@ import polars as pl
 from workflow_lib import results
 from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
-from workflow_lib.analysis.traces.files import found_traces
+from workflow_lib.analysis.traces.decoding import Notes, TraceFile
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
+from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION, UNKNOWN
 from workflow_lib.records import (
     KERNELS,
     TRACES,
@@ -24,6 +34,53 @@ from workflow_lib.records import (
     read_record,
     write_checksums,
 )
+
+_OWN = re.compile(r"rank(\d+)\.json(?:\.gz)?")
+_TORCHS = re.compile(r"(?P<worker>.+?)(?:\.(?P<ns>\d+))?\.pt\.trace\.json(?:\.gz)?")
+_RANK = re.compile(r"(?:^|[_.-])rank[_-]?(\d+)(?:[_.-]|$)")
+
+
+def found_traces(directory: Path, ranks: int) -> tuple[dict[int, Path], tuple[str, ...]]:
+    """The trace of each rank below ``ranks``, and remarks on files that were left out.
+
+    Of several traces of a rank the latest is taken, and this workflow's own name before others.
+    """
+    remarks = []
+    #: rank → (whether the name is our own, ns, path)
+    best: dict[int, tuple[bool, int, Path]] = {}
+    for path in sorted(directory.glob("*.json*")):
+        own, torchs = _OWN.fullmatch(path.name), _TORCHS.fullmatch(path.name)
+        if own:
+            rank, place = int(own[1]), (True, 0, path)
+        elif torchs:
+            said = _rank(path, torchs["worker"], ranks)
+            if said is None:
+                remarks.append(f"{path.name}: the trace does not say its rank, and was left out")
+                continue
+            rank, place = said, (False, int(torchs["ns"] or 0), path)
+        else:
+            continue
+        if rank >= ranks:
+            remarks.append(f"{path.name}: the run has no rank {rank}; the trace was left out")
+            continue
+        if other := best.get(rank):
+            place, worse = max(place, other), min(place, other)
+            remarks.append(f"{worse[2].name}: rank {rank} has a later trace; it was left out")
+        best[rank] = place
+    return {rank: place[2] for rank, place in sorted(best.items())}, tuple(remarks)
+
+
+def _rank(path: Path, worker: str, ranks: int) -> int | None:
+    file = TraceFile(path, Notes())
+    # The header stands before the events, and is complete with the first of these.
+    next(iter(file), None)
+    distributed = file.header.get("distributedInfo")
+    said = distributed.get("rank") if isinstance(distributed, dict) else None
+    if type(said) is int and said >= 0:
+        return said
+    if named := _RANK.search(worker):
+        return int(named[1])
+    return 0 if ranks == 1 else None
 
 
 def analyse_run(
@@ -102,3 +159,53 @@ def described(analysis: TraceAnalysis) -> str:
     parts += analysis.remarks
     parts += [f"rank {rank}: {note}" for rank, said in analysis.notes.items() for note in said]
     return "\n".join(parts)
+
+
+#: name in PROFILED → the column of TRACES that is divided, and the one that it is divided by
+_SHARES = {
+    "exposed_communication_share": ("exposed_communication_s", "span_s"),
+    "overlapped_communication_share": ("overlapped_communication_s", "communication_s"),
+    "bubble_share": ("bubble_s", "span_s"),
+    "idle_share": ("idle_s", "span_s"),
+}
+
+
+def profiled_shares(traces: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, float | None]:
+    """The columns of :data:`~workflow_lib.records.measures.PROFILED` from a run's rows of TRACES
+    and of KERNELS.
+
+    A share is null if a rank lacks one of its columns, or if the divisor is 0.
+    """
+    found = {
+        name: _mean(
+            [
+                None if of is None or not all_of else of / all_of
+                for of, all_of in traces.select(part, whole).iter_rows()
+            ]
+        )
+        for name, (part, whole) in _SHARES.items()
+    }
+    for name, classes in (
+        ("communication_kernel_share", COMMUNICATION),
+        ("unknown_kernel_share", (UNKNOWN,)),
+    ):
+        found[name] = _mean(_of_kernel_time(kernels, classes, traces["rank"]))
+    return found
+
+
+def _of_kernel_time(
+    kernels: pl.DataFrame, classes: Sequence[str], ranks: Collection[int]
+) -> list[float | None]:
+    """For each rank, the share of its kernels' durations that is of these classes."""
+
+    def durations(classes: Sequence[str]) -> dict[int, float]:
+        of_classes = kernels.filter(pl.col("class").is_in(classes))
+        return dict(of_classes.group_by("rank").agg(pl.col("kernel_s").sum()).iter_rows())
+
+    part, whole = durations(classes), durations((*COMMUNICATION, *COMPUTATION, UNKNOWN))
+    return [part.get(rank, 0.0) / whole[rank] if whole.get(rank) else None for rank in ranks]
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(shares) else None

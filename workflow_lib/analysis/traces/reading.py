@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis.traces.batches import LONGEST_NS, Batches, Collective
-from workflow_lib.analysis.traces.decoding import Event, ThreadEvent, TraceFile
+from workflow_lib.analysis.traces.decoding import Event, Notes, ThreadEvent, TraceFile
 from workflow_lib.analysis.traces.names import (
     COMMUNICATION,
     NORMALISATION_ELEMENTWISE,
@@ -18,7 +18,6 @@ from workflow_lib.analysis.traces.names import (
     UNKNOWN,
     class_of_collective,
 )
-from workflow_lib.analysis.traces.notes import Notes
 
 _TIMES = ("start_ns", "end_ns")
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from workflow_lib import gpu_models, records
 from workflow_lib.records import Cell, NodeClock, RankRecord, RunPaths, TelemetryStart
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
-from workflow_lib.telemetry.validity.same_run import check_same_run
-from workflow_lib.telemetry.validity.same_steps import SameSteps
+from workflow_lib.telemetry.validity.same_steps import SameSteps, check_same_run
 from workflow_lib.telemetry.validity.sensors import check_sensors
 from workflow_lib.words import counted
 

@@ -1,6 +1,6 @@
 """Compares the clocks of a run's nodes with rank 0's, over a TCP connection for each node.
 
-:mod:`workflow_lib.records.clocks` defines the comparison and its error. Torch's own messages would
+:mod:`workflow_lib.records.nodes` defines the comparison and its error. Torch's own messages would
 wait for GPUs or for threads; a plain connection answers within about 50 µs.
 """
 
