@@ -27,6 +27,7 @@ from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.records.reading import Field
 from workflow_lib.telemetry.validity import InvalidTelemetryError
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
+from workflow_lib.telemetry.validity.trapezoid import part_within
 
 #: columns that every row of a GPU has
 _TIMED = ("unix_time_s", "gpu")
@@ -275,13 +276,12 @@ def _check_bridged(
 def _integrate(sensor: _Sensor, time_s: float, power_w: float) -> None:
     """Add to the trapezoid the time since the last reading, cut to the energy counter's span."""
     ends = sensor.energy.ends()
-    if ends is not None and sensor.time_s is not None and time_s > sensor.time_s:
-        left = max(sensor.time_s, ends[0].unix_time_s)
-        right = min(time_s, ends[1].unix_time_s)
-        if right > left:
-            slope = (power_w - sensor.power_w) / (time_s - sensor.time_s)
-            middle_w = sensor.power_w + slope * ((left + right) / 2 - sensor.time_s)
-            sensor.trapezoid_j += (right - left) * middle_w
+    if ends is not None and sensor.time_s is not None:
+        latest = sensor.time_s, sensor.power_w
+        first, last = ends
+        part = part_within(latest, (time_s, power_w), first.unix_time_s, last.unix_time_s)
+        if part is not None:
+            sensor.trapezoid_j += part.duration_s * part.middle
             sensor.lowest_w = min(sensor.lowest_w, sensor.power_w, power_w)
             sensor.highest_w = max(sensor.highest_w, sensor.power_w, power_w)
     sensor.time_s, sensor.power_w = time_s, power_w
