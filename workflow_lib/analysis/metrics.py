@@ -85,36 +85,18 @@ def _of_gpu(readings: Sequence[tuple[float, float]], window: Window, kind: Kind)
     }
 
 
-def power_capped() -> pl.Expr:
-    """1 if a sample's event bits say that the software power cap lowered the clock, else 0."""
-    return _any_bit(POWER_CAP)
-
-
-def thermally_slowed() -> pl.Expr:
-    """1 if a sample's event bits say thermal slowdown, by software or hardware, else 0."""
-    return _any_bit(SOFTWARE_THERMAL | HARDWARE_THERMAL)
-
-
-def power_braked() -> pl.Expr:
-    """1 if a sample's event bits say that hardware slowed the GPU to protect its power, else 0.
-
-    That is the power-brake bit, or the hardware-slowdown bit without the hardware-thermal one. NVML
-    sets the slowdown bit for heat, for an external brake and for its own fast power protection, so
-    a slowdown that is not due to heat is due to power.
-    """
-    slowed_by_power = _any_bit(HARDWARE_SLOWDOWN) & ~_any_bit(HARDWARE_THERMAL)
-    return _any_bit(POWER_BRAKE) | slowed_by_power
-
-
 def _any_bit(mask: int) -> pl.Expr:
     return (pl.col("event_reasons") & mask) != 0
 
 
-#: what a sample's event bits say, as 0 or 1
+#: What a sample's event bits say, as 0 or 1. NVML sets the slowdown bit for heat, for an external
+#: brake and for its own fast power protection, so a slowdown that is not due to heat is due to
+#: power.
 EVENTS: Mapping[str, pl.Expr] = {
-    "power_capped": power_capped(),
-    "thermally_slowed": thermally_slowed(),
-    "power_braked": power_braked(),
+    "power_capped": _any_bit(POWER_CAP),
+    "thermally_slowed": _any_bit(SOFTWARE_THERMAL | HARDWARE_THERMAL),
+    "power_braked": _any_bit(POWER_BRAKE)
+    | (_any_bit(HARDWARE_SLOWDOWN) & ~_any_bit(HARDWARE_THERMAL)),
 }
 
 
