@@ -120,8 +120,8 @@ def test_the_energy_of_a_real_recording_agrees_with_the_gpus_own_counters(
 )
 def test_event_bits_are_told_apart(bits: int, power: bool, thermal: bool, brake: bool) -> None:
     frame = pl.DataFrame({"event_reasons": [bits]})
-    kinds = (metrics.power_capped(), metrics.thermally_slowed(), metrics.power_braked())
-    assert [frame.select(kind).item() for kind in kinds] == [power, thermal, brake]
+    expected = {"power_capped": power, "thermally_slowed": thermal, "power_braked": brake}
+    assert frame.select(**metrics.EVENTS).to_dicts() == [expected]
 
 
 def test_a_step_lasts_from_its_first_start_to_its_last_end() -> None:

@@ -40,16 +40,16 @@ from workflow_lib.archive.bag import ArchiveError, manifest, write_bag
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.launch.end import rank_ends
 from workflow_lib.records import RecordError, RunPaths
+from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.report.cell_page import files as page_files
 from workflow_lib.report.cell_page.files import cleaning, tail
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures.style import save
 from workflow_lib.report.safe_svg import safe_svg
 from workflow_lib.study import ConfigError
-from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
 from workflow_lib.trainers.native.data import DataError, TokenFile
 
-REFUSALS = (RecordError, ConfigError, ArchiveError, InvalidTelemetryError, DataError, OSError)
+REFUSALS = (RecordError, ConfigError, ArchiveError, DataError, OSError)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _of_columns(columns: Sequence[records.Column]) -> Callable[[bytes, Path], No
             refusals.append(error)
         try:
             streamed = [row for _, row in read_csv(path, columns)]
-        except (InvalidTelemetryError, RecordError) as error:
+        except RecordError as error:
             refusals.append(error)
         if frame is not None:
             text = content[: content.rindex(b"\n") + 1].decode("utf-8")

@@ -16,6 +16,7 @@ import pytest
 
 from tests.telemetry.cells import NODE, make_cell
 from workflow_lib import records
+from workflow_lib.launch import gpu_faults
 from workflow_lib.records.nodes import pci_address
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
@@ -859,3 +860,13 @@ def test_a_clock_whose_comparison_was_lost_is_named(tmp_path: Path) -> None:
     assert said in reason(paths, cell)
     ahead(paths, "node02", 0.0)
     assert invalid_reason(paths, cell) is None
+
+
+def test_events_that_are_no_regular_file_are_named_and_hide_no_fault(tmp_path: Path) -> None:
+    run = records.RunPaths(tmp_path)
+    run.gpu_events("node1").mkdir(parents=True)
+    row = {"unix_time_s": 1.0, "gpu": 0, "event": "lost", "code": None}
+    run.gpu_events("node2").write_text(csv(records.GPU_EVENTS, [row]), encoding="utf-8")
+    (fault,), (damaged,) = gpu_faults.find(run)
+    assert (fault.node, fault.gpu) == ("node2", 0)
+    assert str(run.gpu_events("node1")) in damaged

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib import gpu_models
-from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import Counted
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.counters import Counted, CountedThrottling, ThrottleShares
 from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, power_limit_w
@@ -70,7 +70,7 @@ class Gpu:
     #: how many values of power were left out as impossible
     power_refused: int
     #: shares of throttling by counters; None unless all GPUs of the run have them
-    throttled: throttling.Counted | None
+    throttled: CountedThrottling | None
     #: how often power rose to its limit
     bursts: int
     #: columns that its rank counted: bytes over links, and its allocator's counts
@@ -219,9 +219,9 @@ class Gpu:
         bits."""
         problem = self._problem("power_capped") or ""
         duration_s = self.window.duration_s
-        sampled = throttling.UNKNOWN
+        sampled = ThrottleShares(None, None, None)
         if not problem:
-            sampled = throttling.Shares(
+            sampled = ThrottleShares(
                 *(self._look(name)["integral"] / duration_s for name in metrics.EVENTS)
             )
         exact = self.throttled

@@ -276,26 +276,16 @@ def best_power(
     taken. ``samples`` and ``driver`` are sorted by sensor and time.
     """
     readings = samples.select("sensor", "unix_time_s", "power_w").drop_nulls("power_w")
-    spans = _spans(readings)
+    spans = _power(readings).edges("power_w")
     # The driver also gives samples from before the first reading, perhaps of another job.
     sensors = driver["sensor"].to_numpy()
     begins = np.full(1 + max([0, *spans, *sensors[-1:].tolist()]), np.inf)
-    for each, span in spans.items():
-        begins[each] = span.start_unix_s
+    for sensor, (span, _, _) in spans.items():
+        begins[sensor] = span.start_unix_s
     later = driver["unix_time_s"].to_numpy() >= begins[sensors]
     driver = driver.select("sensor", "unix_time_s", power_w=pl.col("power_mw") / 1000).filter(later)
-    sensors, times = driver["sensor"].to_numpy(), driver["unix_time_s"].to_numpy()
-    holes = (np.diff(times) > _LONGEST_HOLE_S) & (np.diff(sensors) == 0)
-    torn = set(sensors[1:][holes].tolist())
-    known = {
-        each
-        for each, span in _spans(driver).items()
-        if each not in torn
-        and span.start_unix_s - spans[each].start_unix_s <= _LONGEST_HOLE_S
-        and spans[each].end_unix_s - span.end_unix_s <= _LONGEST_HOLE_S
-    }
-    whole = known & _agreeing(readings, driver)
-    sources = {span: "driver" if span in whole else "readings" for span in spans}
+    whole = _agreeing(readings, driver)
+    sources = {sensor: "driver" if sensor in whole else "readings" for sensor in spans}
     if len(whole) < len(sources):
         of_driver = pl.col("sensor").is_in(sorted(whole))
         parts = [readings.filter(~of_driver), driver.filter(of_driver)]
@@ -303,42 +293,31 @@ def best_power(
     return driver, sources
 
 
+def _power(rows: pl.DataFrame) -> Integrals:
+    return Integrals(rows, {"power_w": pl.col("power_w")})
+
+
 def _agreeing(readings: pl.DataFrame, driver: pl.DataFrame) -> set[int]:
-    """The sensors whose mean power is the same by both sources, over the time that both cover."""
-    found = set()
-    of_driver = _series(driver)
-    for sensor, (read, power) in _series(readings).items():
-        sampled, samples = of_driver.get(sensor, (read[:0], power[:0]))
-        if not sampled.size:
+    """The sensors whose samples by the driver have no hole, and whose mean power is the same by
+    both sources, over the time that both cover."""
+    of_readings, of_driver = _power(readings), _power(driver)
+    spans, sampled = of_readings.edges("power_w"), of_driver.edges("power_w")
+    torn = {sensor for sensor, _, _ in of_driver.holes("power_w", _LONGEST_HOLE_S)}
+    power_w = pl.col("power_w")
+    range_w = dict(readings.group_by("sensor").agg(power_w.max() - power_w.min()).iter_rows())
+    agreeing = set()
+    for sensor in sampled.keys() - torn:
+        (read, _, _), (samples, _, _) = spans[sensor], sampled[sensor]
+        begin = max(read.start_unix_s, samples.start_unix_s)
+        end = min(read.end_unix_s, samples.end_unix_s)
+        late_s, early_s = begin - read.start_unix_s, read.end_unix_s - end
+        if end <= begin or max(late_s, early_s) > _LONGEST_HOLE_S:
             continue
-        begin, end = max(read[0], sampled[0]), min(read[-1], sampled[-1])
-        if end <= begin:
-            continue
-        mean, other = (_mean(*each, begin, end) for each in ((read, power), (sampled, samples)))
-        lag_w = _LAG_S * (power.max() - power.min()) / (end - begin)
-        if abs(other - mean) <= _LARGEST_DIFFERENCE * mean + lag_w:
-            found.add(sensor)
-    return found
-
-
-def _mean(times: Floats, values: Floats, begin: float, end: float) -> float:
-    """The time-weighted mean from ``begin`` to ``end``, which readings reach."""
-    inside = (times > begin) & (times < end)
-    at = np.concatenate([[begin], times[inside], [end]])
-    return float(np.trapezoid(np.interp(at, times, values), at) / (end - begin))
-
-
-def _series(rows: pl.DataFrame) -> dict[int, tuple[Floats, Floats]]:
-    """Sensor → the times and the powers of its rows."""
-    sensors, times = rows["sensor"].to_numpy(), rows["unix_time_s"].to_numpy()
-    firsts = np.flatnonzero(np.diff(sensors, prepend=-1))
-    parts = (np.split(each, firsts[1:]) for each in (times, rows["power_w"].to_numpy()))
-    return dict(zip(sensors[firsts].tolist(), zip(*parts, strict=True), strict=False))
-
-
-def _spans(rows: pl.DataFrame) -> dict[int, Window]:
-    """Sensor → the window from its first to its last row, in the order of sensors."""
-    return {
-        sensor: Window(float(times[0]), float(times[-1]))
-        for sensor, (times, _) in _series(rows).items()
-    }
+        span = np.array([sensor]), np.array([begin]), np.array([end])
+        mean_w, driver_w = (
+            of.over("power_w", *span).item() / (end - begin) for of in (of_readings, of_driver)
+        )
+        lag_w = _LAG_S * range_w[sensor] / (end - begin)
+        if abs(driver_w - mean_w) <= _LARGEST_DIFFERENCE * mean_w + lag_w:
+            agreeing.add(sensor)
+    return agreeing

@@ -1,28 +1,17 @@
-"""The formulas of measures: pure functions on samples, step times and scalars.
-
-Readings lie at irregular times. Between two of them a quantity is taken to be a straight line, also
-where an edge of the measured window lies between them::
-
-    reading      o-----------o-----------o-----------o
-                        /////|///////////|///
-    window              |<----- start … end ---->|
-
-The integral is the sum over the segments inside the window: the trapezoid rule with interpolated
-edges.
-"""
+"""The formulas of measures: pure functions on samples, step times and scalars."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from workflow_lib.records.columns import Kind
+from workflow_lib.telemetry.validity.trapezoid import part_within
 
 # NVML clocks-event-reasons bits (nvml.h, nvmlClocksEventReason*).
 POWER_CAP = 0x4
@@ -53,9 +42,8 @@ def over_window(
     ``samples`` has ``gpu`` and ``unix_time_s`` (s), in the order of time; ``quantity`` is a column,
     null where it was not read. The statistics of a GPU, with u for the quantity's unit:
 
-    - ``integral`` (u·s): the trapezoid rule, Σ (b − a)·v((a + b)/2) over the segments cut to the
-      window, where v is the straight line between two readings; or, if ``kind`` says that a
-      reading is the mean since the one before, that mean
+    - ``integral`` (u·s): by the trapezoid rule (:mod:`workflow_lib.telemetry.validity.trapezoid`);
+      or, if ``kind`` says that a reading is the mean since the one before, of that mean
     - ``increase`` (u): v(end) − v(start), for cumulative counters
     - ``readings``, ``peak``, ``lowest`` (u): how many lie within the window, and the highest and
       lowest of them
@@ -66,71 +54,49 @@ def over_window(
     - ``falls``: whether the quantity ever decreases there
     """
     read = samples.select("gpu", "unix_time_s", pl.col(quantity).cast(pl.Float64)).drop_nulls()
-    gpus, times, values = (column.to_numpy() for column in read.iter_columns())
-    return {
-        gpu: _of_gpu(times[gpus == gpu], values[gpus == gpu], window, kind)
-        for gpu in np.unique(gpus).tolist()
-    }
+    readings: dict[int, list[tuple[float, float]]] = {}
+    for gpu, unix_time_s, value in read.iter_rows():
+        readings.setdefault(gpu, []).append((unix_time_s, value))
+    return {gpu: _of_gpu(of_gpu, window, kind) for gpu, of_gpu in sorted(readings.items())}
 
 
-def _of_gpu(
-    times: npt.NDArray[np.float64],
-    values: npt.NDArray[np.float64],
-    window: Window,
-    kind: Kind,
-) -> dict[str, Any]:
+def _of_gpu(readings: Sequence[tuple[float, float]], window: Window, kind: Kind) -> dict[str, Any]:
     start, end = window.start_unix_s, window.end_unix_s
-    left, right = np.maximum(times[:-1], start), np.minimum(times[1:], end)
-    parts = right > left
-    lasting, left, right = np.diff(times)[parts], left[parts], right[parts]
-    slopes = np.diff(values)[parts] / lasting
-    middles = values[:-1][parts] + slopes * ((left + right) / 2 - times[:-1][parts])
-    if kind == "mean_since_last":
-        middles = values[1:][parts]
-    inside = values[(times >= start) & (times <= end)]
+    inside = [value for unix_time_s, value in readings if start <= unix_time_s <= end]
+    integrals, increases, gaps_s, falls = [], [], [], False
+    for reading, following in pairwise(readings):
+        part = part_within(reading, following, start, end)
+        if part is not None:
+            value = following[1] if kind == "mean_since_last" else part.middle
+            integrals.append(part.duration_s * value)
+            increases.append(part.duration_s * part.slope)
+            gaps_s.append(following[0] - reading[0])
+            falls |= part.slope < 0
     return {
-        "integral": math.fsum((right - left) * middles),
-        "increase": math.fsum((right - left) * slopes),
-        "readings": inside.size,
-        "peak": inside.max().item() if inside.size else None,
-        "lowest": inside.min().item() if inside.size else None,
-        "first_unix_s": times[0].item(),
-        "last_unix_s": times[-1].item(),
-        "longest_gap_s": lasting.max().item() if lasting.size else None,
-        "falls": bool((slopes < 0).any()),
+        "integral": math.fsum(integrals),
+        "increase": math.fsum(increases),
+        "readings": len(inside),
+        "peak": max(inside, default=None),
+        "lowest": min(inside, default=None),
+        "first_unix_s": readings[0][0],
+        "last_unix_s": readings[-1][0],
+        "longest_gap_s": max(gaps_s, default=None),
+        "falls": falls,
     }
-
-
-def power_capped() -> pl.Expr:
-    """1 if a sample's event bits say that the software power cap lowered the clock, else 0."""
-    return _any_bit(POWER_CAP)
-
-
-def thermally_slowed() -> pl.Expr:
-    """1 if a sample's event bits say thermal slowdown, by software or hardware, else 0."""
-    return _any_bit(SOFTWARE_THERMAL | HARDWARE_THERMAL)
-
-
-def power_braked() -> pl.Expr:
-    """1 if a sample's event bits say that hardware slowed the GPU to protect its power, else 0.
-
-    That is the power-brake bit, or the hardware-slowdown bit without the hardware-thermal one. NVML
-    sets the slowdown bit for heat, for an external brake and for its own fast power protection, so
-    a slowdown that is not due to heat is due to power.
-    """
-    slowed_by_power = _any_bit(HARDWARE_SLOWDOWN) & ~_any_bit(HARDWARE_THERMAL)
-    return _any_bit(POWER_BRAKE) | slowed_by_power
 
 
 def _any_bit(mask: int) -> pl.Expr:
     return (pl.col("event_reasons") & mask) != 0
 
 
-#: what a sample's event bits say, as 0 or 1
+#: What a sample's event bits say, as 0 or 1. NVML sets the slowdown bit for heat, for an external
+#: brake and for its own fast power protection, so a slowdown that is not due to heat is due to
+#: power.
 EVENTS: Mapping[str, pl.Expr] = {
-    "power_capped": power_capped(),
-    "thermally_slowed": thermally_slowed(),
-    "power_braked": power_braked(),
+    "power_capped": _any_bit(POWER_CAP),
+    "thermally_slowed": _any_bit(SOFTWARE_THERMAL | HARDWARE_THERMAL),
+    "power_braked": _any_bit(POWER_BRAKE)
+    | (_any_bit(HARDWARE_SLOWDOWN) & ~_any_bit(HARDWARE_THERMAL)),
 }
 
 

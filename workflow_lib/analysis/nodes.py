@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import Counted, spans_of
-from workflow_lib.analysis.gpus import (
-    ERROR_COUNTERS,
-    Gpu,
-    empty_row,
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.counters import (
+    THROTTLE_COUNTERS,
+    Counted,
+    CountedThrottling,
+    bursts_at_limit,
+    counted_throttling,
+    spans_of,
 )
+from workflow_lib.analysis.gpus import ERROR_COUNTERS, Gpu, empty_row
 from workflow_lib.analysis.integrals import Floats
 from workflow_lib.analysis.known import Known, Values, known, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
@@ -138,10 +141,10 @@ def reduce_nodes(
         **recordings.power_over_time.looks(window),
         **recordings.slow_over_time.looks(window),
     }
-    counters = dict.fromkeys((*throttling.COUNTERS, *ERROR_COUNTERS, *_COUNTED))
+    counters = dict.fromkeys((*THROTTLE_COUNTERS, *ERROR_COUNTERS, *_COUNTED))
     spans = spans_of(recordings.counters, tuple(counters), window)
     throttled = _throttled(recordings, spans)
-    bursts = throttling.bursts_at_limit(recordings.power, window)
+    bursts = bursts_at_limit(recordings.power, window)
     host = _looks_at_hosts(recordings, window)
     phase_j = {
         phase: _energies_j(recordings, hardware, windows, counted)
@@ -194,14 +197,12 @@ def reduce_nodes(
 
 def _throttled(
     recordings: Recordings, spans: Mapping[str, Mapping[int, CounterSpan]]
-) -> dict[int, throttling.Counted]:
+) -> dict[int, CountedThrottling]:
     """Sensor → shares of throttling by counters. Empty if a GPU of the run has none, because
     sampled and counted shares cannot be combined."""
     found = {}
     for sensor in recordings.sensors():
-        counted = throttling.from_counters(
-            {name: spans[name].get(sensor) for name in throttling.COUNTERS}
-        )
+        counted = counted_throttling({name: spans[name].get(sensor) for name in THROTTLE_COUNTERS})
         if counted is None:
             return {}
         found[sensor] = counted

@@ -63,7 +63,7 @@ _TIMED = ("unix_time_s", "gpu")
 #: drivers tell limits in mW; a smaller difference is rounding
 _SAME_LIMIT_W = 0.5
 #: the clock while the power cap holds it down, else 0
-CAPPED_CLOCK = {"capped_clock": pl.col("sm_clock_mhz") * metrics.power_capped()}
+CAPPED_CLOCK = {"capped_clock": pl.col("sm_clock_mhz") * metrics.EVENTS["power_capped"]}
 
 
 @dataclass(frozen=True)

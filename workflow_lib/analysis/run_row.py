@@ -1,15 +1,8 @@
-"""A run's row of RUNS, and the measures that need only its steps.
+"""A run's row of RUNS, and the measures that need only its steps: time, rate, memory, links, loss.
 
-Whether torch's allocator ran short of GPU memory in the steps that count.
-
-Each rank records its allocator's counts at the end of each step, so the growth from the last step
-of the warm-up to the last measured step is that of the measured steps.
-
-Bytes over the links of each GPU in the steps that count, from counters that its rank read.
-
-A rank reads its GPU's counters between steps (trainers/native/links.py), so their growth
-is that of whole steps. The steps that count get a share of it in proportion to their number. The
-sampler's readings are not used, because they fall anywhere within a step.
+Ranks record their allocator's counts at the end of each step. A rank reads its GPU's link counters
+between steps (trainers/native/links.py), so their growth is that of whole steps, and the steps that
+count get a share of it in proportion to their number; the sampler reads anywhere within a step.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from workflow_lib import records
 from workflow_lib.records import GPU_EVENTS, NodeLimits, RunPaths
-from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.records.csv_rows import read_csv
 
 _NVLINK = dict.fromkeys((74, *range(144, 151)), "an NVLink failed")
 #: Xid errors that no application causes: those for which NVIDIA's catalogue ("Analyzing Xid Errors
@@ -70,7 +70,7 @@ def find(paths: RunPaths) -> tuple[list[GpuFault], list[str]]:
                 what = _fault(row["event"], code)
                 if what is not None and isinstance(time_s, float) and isinstance(gpu, int):
                     faults.append(GpuFault(node, gpu, time_s, what, code in _NVLINK))
-        except (InvalidTelemetryError, OSError) as error:
+        except (records.RecordError, OSError) as error:
             damaged.append(str(error).rstrip("."))
     return sorted(faults, key=lambda fault: (fault.of_link, fault.unix_time_s)), damaged
 

@@ -1,8 +1,6 @@
 """Checks whether a run's telemetry covers its measured steps, on every GPU and without gaps.
 
-If a part of a run was not sampled, its energy would appear too low, so the run is no result. The
-check reads the files row by row, because it runs in a small process that waits for jobs, and the
-files may hold hours of samples.
+If a part of a run was not sampled, its energy would appear too low, so the run is no result.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ from pathlib import Path
 
 from workflow_lib import gpu_models, records
 from workflow_lib.records import Cell, NodeClock, RankRecord, RunPaths, TelemetryStart
-from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.records.csv_rows import read_csv
+from workflow_lib.telemetry.validity import InvalidTelemetryError
 from workflow_lib.telemetry.validity.same_steps import SameSteps, check_same_run
 from workflow_lib.telemetry.validity.sensors import check_sensors
 from workflow_lib.words import counted

@@ -20,7 +20,7 @@ from workflow_lib.records import (
     TelemetryStart,
     read_if_there,
 )
-from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError
+from workflow_lib.telemetry.validity import InvalidTelemetryError
 
 
 def check_same_run(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) -> None:

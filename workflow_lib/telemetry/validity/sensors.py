@@ -7,7 +7,7 @@ must move. A reading above what the GPU can draw is no reading.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from workflow_lib.records import (
     GPU_SAMPLES,
     HOST_SAMPLES,
     POWER_SAMPLES,
+    Column,
     RunPaths,
     TelemetryStart,
 )
+from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.records.reading import Field
+from workflow_lib.telemetry.validity import InvalidTelemetryError
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
-from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv, timed_rows
+from workflow_lib.telemetry.validity.trapezoid import part_within
 
 #: columns that every row of a GPU has
 _TIMED = ("unix_time_s", "gpu")
@@ -116,7 +119,7 @@ def check_sensors(
     path = paths.gpu_samples(start.node)
     most_w = [gpu_models.most_power_w(gpu) for gpu in start.gpus]
     gaps: list[_Gap] = []
-    for where, row in timed_rows(path, GPU_SAMPLES, _TIMED, count):
+    for where, row in _timed_rows(path, GPU_SAMPLES, _TIMED, count):
         time_s, gpu, power_w = row["unix_time_s"], row["gpu"], row["power_w"]
         if not isinstance(gpu, int) or not isinstance(time_s, float) or gpu not in seen:
             continue
@@ -154,7 +157,7 @@ def _check_counters(
     paths: RunPaths, start: TelemetryStart, count: int, seen: dict[int, _Sensor]
 ) -> None:
     path = paths.gpu_counters(start.node)
-    for _, row in timed_rows(path, GPU_COUNTERS, _TIMED, count):
+    for _, row in _timed_rows(path, GPU_COUNTERS, _TIMED, count):
         time_s, gpu, energy_j = row["unix_time_s"], row["gpu"], row["energy_j"]
         if gpu not in seen or not isinstance(energy_j, float):
             continue
@@ -190,8 +193,32 @@ def _check_host(path: Path) -> None:
     the damage, it would fail for a completed run each time, and the run would not be repeated.
     """
     if path.is_file():
-        for _ in timed_rows(path, HOST_SAMPLES, _TIMED[:1]):
+        for _ in _timed_rows(path, HOST_SAMPLES, _TIMED[:1]):
             pass
+
+
+def _timed_rows(
+    path: Path, columns: Sequence[Column], required: Sequence[str], gpus: int | None = None
+) -> Iterator[tuple[str, dict[str, Field]]]:
+    """Yield the place of each row, for messages, and its fields. Check the order of their times.
+
+    Every row must have the columns ``required``, the first of which is the time. Times may not run
+    backwards: for each GPU, or in the whole file if it has no GPUs. ``gpus`` is the number of GPUs;
+    None if it is not known. Raises the errors of :func:`read_csv`, and InvalidTelemetryError.
+    """
+    latest: dict[Field, float] = {}
+    for line, row in read_csv(path, columns, required):
+        where = f"{path}, line {line}"
+        now, gpu = row[required[0]], row.get("gpu")
+        assert isinstance(now, float | int)
+        if isinstance(gpu, int):
+            if gpu < 0 or (gpus is not None and gpu >= gpus):
+                raise InvalidTelemetryError(f"{where}: there is no GPU {gpu} on this node.")
+            where += f": GPU {gpu}"
+        if now < latest.get(gpu, -math.inf):
+            raise InvalidTelemetryError(f"{where}: the clock went backwards.")
+        latest[gpu] = now
+        yield where, row
 
 
 def _has_gap(
@@ -226,7 +253,7 @@ def _check_bridged(
         waiting.setdefault(gap.gpu, []).append(gap)
     if path.is_file():
         required = [column.name for column in POWER_SAMPLES]
-        for _, row in timed_rows(path, POWER_SAMPLES, required):
+        for _, row in _timed_rows(path, POWER_SAMPLES, required):
             time_us, gpu, power_mw = row["driver_time_us"], row["gpu"], row["power_mw"]
             assert isinstance(time_us, int)
             assert isinstance(gpu, int)
@@ -249,13 +276,12 @@ def _check_bridged(
 def _integrate(sensor: _Sensor, time_s: float, power_w: float) -> None:
     """Add to the trapezoid the time since the last reading, cut to the energy counter's span."""
     ends = sensor.energy.ends()
-    if ends is not None and sensor.time_s is not None and time_s > sensor.time_s:
-        left = max(sensor.time_s, ends[0].unix_time_s)
-        right = min(time_s, ends[1].unix_time_s)
-        if right > left:
-            slope = (power_w - sensor.power_w) / (time_s - sensor.time_s)
-            middle_w = sensor.power_w + slope * ((left + right) / 2 - sensor.time_s)
-            sensor.trapezoid_j += (right - left) * middle_w
+    if ends is not None and sensor.time_s is not None:
+        latest = sensor.time_s, sensor.power_w
+        first, last = ends
+        part = part_within(latest, (time_s, power_w), first.unix_time_s, last.unix_time_s)
+        if part is not None:
+            sensor.trapezoid_j += part.duration_s * part.middle
             sensor.lowest_w = min(sensor.lowest_w, sensor.power_w, power_w)
             sensor.highest_w = max(sensor.highest_w, sensor.power_w, power_w)
     sensor.time_s, sensor.power_w = time_s, power_w
