@@ -16,9 +16,8 @@ from workflow_lib.config import (
     Protocol,
     SweepSpec,
     sbatch,
-    synonyms,
 )
-from workflow_lib.config.mistakes import nearest
+from workflow_lib.config.mistakes import SYNONYMS, nearest
 from workflow_lib.study import ConfigError, checked, load_study, lookup
 from workflow_lib.yaml_files import read_yaml
 
@@ -834,7 +833,7 @@ def test_a_file_with_the_other_ending_of_yaml_is_not_passed_over(study_directory
 def test_every_synonym_is_of_a_key_that_there_is():
     kinds = (Invocation, Platform, ModelSpec, DataSpec, SweepSpec, Protocol, MatrixEntry, Exclusion)
     keys = {key for kind in kinds for key in kind.model_fields}
-    assert set(synonyms.KEYS) <= keys
+    assert set(SYNONYMS.keys()) <= keys
 
 
 def test_a_key_of_two_mappings_and_one_that_an_alias_repeats_are_not_given_twice(study_directory):

@@ -12,7 +12,7 @@ from tests.analysis.synthetic_run import Run
 from tests.conftest import ROOT
 from tests.live.running import CAUSE, CELL, NOW, write
 from workflow_lib import metrics
-from workflow_lib.live.now import Watcher
+from workflow_lib.live import Watcher
 
 # https://prometheus.io/docs/specs/om/open_metrics_spec/#abnf
 _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*"'

@@ -19,7 +19,7 @@ from tests.analysis.synthetic_run import START, Run, cell
 from tests.conftest import ROOT
 from tests.live.running import CELL, NOW, paths_of, write
 from workflow_lib import records, results, watch
-from workflow_lib.live.now import Watcher
+from workflow_lib.live import Watcher
 from workflow_lib.records import Outcome, OutcomeRecord
 
 WATCH = [sys.executable, "-m", "workflow_lib", "watch"]

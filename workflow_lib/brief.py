@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.status import Status
 
 from workflow_lib import results, status
-from workflow_lib.live.now import RunNow, Watcher
+from workflow_lib.live import RunNow, Watcher
 from workflow_lib.records import LIMITS_LEFT, RecordError
 from workflow_lib.safety import printable
 from workflow_lib.words import counted

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from workflow_lib import results
 from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.live.now import GpuNow, NodeNow, RunNow, Snapshot, Watcher
+from workflow_lib.live import GpuNow, NodeNow, RunNow, Snapshot, Watcher
 from workflow_lib.options import add_results
 from workflow_lib.records import bounds, said, whole_file
 from workflow_lib.safety import printable

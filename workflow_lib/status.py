@@ -60,6 +60,11 @@ class RunStatus:
     log: str | None
     directory: str
 
+    @property
+    def state_or_outcome(self) -> str:
+        """How the run ended, if it has a judged outcome that still counts; else its state."""
+        return self.state if self.outcome is None or self.state == "again" else self.outcome
+
 
 def find(root: Path) -> tuple[list[RunStatus], list[str]]:
     """Every run of the results directory ``root``: planned ones, and those on disk; and what cannot
@@ -220,7 +225,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
         [
             each.cell,
             results.run_name(each.run),
-            _called(each),
+            each.state_or_outcome,
             ago(each.since_unix_s, now_unix_s),
             each.job_id or "",
             " ".join(each.nodes),
@@ -229,7 +234,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
         for each in runs
     ]
     headers = ["cell", "run", "state", "for", "job", "nodes", "what"]
-    counts = Counter(map(_called, runs))
+    counts = Counter(run.state_or_outcome for run in runs)
     said = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
     failed = [
         f"{run.directory}: read {run.log}" for run in runs if run.state == "failed" and run.log
@@ -238,10 +243,6 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
     if not runs:
         return "no run fits the choice"
     return "\n\n".join([*filter(None, parts), f"{counted(len(runs), 'run')}: {said}"])
-
-
-def _called(each: RunStatus) -> str:
-    return each.state if each.outcome is None or each.state == "again" else each.outcome
 
 
 def _what(each: RunStatus) -> str:

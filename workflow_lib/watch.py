@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from workflow_lib import results
-from workflow_lib.live.now import FRESH_S, NodeNow, RunNow, Snapshot, Watcher
+from workflow_lib.live import FRESH_S, NodeNow, RunNow, Snapshot, Watcher
 from workflow_lib.options import add_results
 from workflow_lib.safety import printable
 from workflow_lib.status import RunStatus, ago
@@ -56,17 +56,13 @@ def frame(snapshot: Snapshot, root: Path) -> RenderableType:
 
 
 def _headline(snapshot: Snapshot, root: Path) -> Text:
-    states = Counter(_called(run.status) for run in snapshot.runs)
+    states = Counter(run.status.state_or_outcome for run in snapshot.runs)
     told = ", ".join(f"{state} {number}" for state, number in sorted(states.items()))
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.taken_unix_s))
     runs = counted(len(snapshot.runs), "run")
     if unreadable := len(snapshot.problems):
         told = ", ".join(filter(None, [told, f"{counted(unreadable, 'file')} cannot be read"]))
     return _text(f"{clock}  {root}  {runs}: {told or 'nothing was planned here'}", "bold")
-
-
-def _called(status: RunStatus) -> str:
-    return status.outcome if status.outcome and status.state != "again" else status.state
 
 
 def _of_run(run: RunNow, now_unix_s: float) -> Text:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.analysis.synthetic_run import START, Run, cell
 from tests.live.running import CELL, NOW, paths_of, write
-from workflow_lib.live.newest_rows import newest_rows
-from workflow_lib.live.now import FRESH_S, GpuNow, RunNow, Watcher, node_now
+from workflow_lib.live import FRESH_S, GpuNow, RunNow, Watcher, newest_rows, node_now
 from workflow_lib.records import GPU_SAMPLES, RecordError, bounds
 
 

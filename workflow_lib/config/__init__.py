@@ -5,10 +5,8 @@ here.
 """
 
 from workflow_lib.config.claims import Claim, ClaimTest, Ledger, held_in_tables, left_open, selects
-from workflow_lib.config.data import DataSpec
 from workflow_lib.config.fields import Strict
-from workflow_lib.config.invocation import Invocation
-from workflow_lib.config.meters import Meter, Meters
+from workflow_lib.config.files import DataSpec, Invocation, Meter, Meters
 from workflow_lib.config.models import ModelSpec, Published, RotaryScaling
 from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol

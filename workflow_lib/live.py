@@ -8,6 +8,7 @@ outcome changes. A reading that is older than ``FRESH_S`` is left out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +16,6 @@ from pathlib import Path
 
 from workflow_lib import records, results, status
 from workflow_lib.analysis import metrics
-from workflow_lib.live.newest_rows import newest_rows
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_SAMPLES,
@@ -26,8 +26,10 @@ from workflow_lib.records import (
     RecordError,
     RunPaths,
     TelemetryStart,
+    bounds,
+    open_file,
 )
-from workflow_lib.records.reading import Field
+from workflow_lib.records.reading import Field, read_header, read_row
 from workflow_lib.status import RunStatus
 
 #: how old a reading may be: the sampler writes once a second, but a shared file system may be slow,
@@ -283,3 +285,34 @@ def _numbers(row: Mapping[str, Field]) -> dict[str, float]:
 def _time(row: Mapping[str, Field]) -> float | None:
     time = row["unix_time_s"]
     return float(time) if isinstance(time, int | float) else None
+
+
+def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Field]]:
+    """Yield rows from the last one backwards, within the file's last ``WATCHED_BYTES``.
+
+    A row that is being written is left out. A file that does not exist, or has no complete header
+    yet, has no rows. Raises RecordError if a line does not match ``columns``, and OSError.
+    """
+    try:
+        stream = open_file(path)
+    except FileNotFoundError:
+        return
+    with stream:
+        header = stream.readline(bounds.LINE_BYTES.most + 1)
+        if not header.endswith(b"\n"):
+            return
+        there = read_header(header, columns)
+        if there is None:
+            raise RecordError(f"{path}:1: not the expected column names")
+        first = stream.tell()
+        start = max(first, stream.seek(0, os.SEEK_END) - bounds.WATCHED_BYTES.most)
+        stream.seek(start)
+        lines = stream.read(bounds.WATCHED_BYTES.most).split(b"\n")
+    lines.pop()  # empty, or a row that is being written
+    if start > first:
+        lines = lines[1:]  # the first line is incomplete
+    for line in reversed(lines):
+        try:
+            yield read_row(line, there, columns)
+        except ValueError as error:
+            raise RecordError(f"{path}: {error}") from None
