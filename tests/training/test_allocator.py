@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workflow_lib.trainers.native import allocator
+from workflow_lib.trainers.native import device as device_module
 from workflow_lib.trainers.native.device import Device
 
 GPU = torch.device("cuda", 0)
@@ -37,20 +37,20 @@ def asked(monkeypatch):
 )
 def test_settings_are_those_that_torch_tells_in_one_order(asked, text, told):
     asked(text)
-    assert allocator.described(GPU) == told
-    assert allocator.shortages(STATS) == (3, 17)
+    assert device_module.allocator_settings(GPU) == told
+    assert device_module.allocator_shortages(STATS) == (3, 17)
 
 
 def test_an_allocator_that_does_not_count_has_no_counts(asked, monkeypatch):
     asked("backend:cudaMallocAsync", "cudaMallocAsync")
-    assert allocator.described(GPU) == "cudaMallocAsync"
-    assert allocator.shortages(STATS) == (None, None)
+    assert device_module.allocator_settings(GPU) == "cudaMallocAsync"
+    assert device_module.allocator_shortages(STATS) == (None, None)
     asked()
     # An old torch counts retries alone.
-    assert allocator.shortages({"num_alloc_retries": 3}) == (3, None)
+    assert device_module.allocator_shortages({"num_alloc_retries": 3}) == (3, None)
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-    assert allocator.described(GPU) == "native, no caching"
-    assert allocator.shortages(STATS) == (None, None)
+    assert device_module.allocator_settings(GPU) == "native, no caching"
+    assert device_module.allocator_shortages(STATS) == (None, None)
 
 
 def test_a_cpu_has_no_such_allocator():

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from workflow_lib.records import Outcome
-from workflow_lib.trainers.native.clipping import NonfiniteGradient
 from workflow_lib.trainers.native.failures import NonfiniteLoss, describe, outcome_of
+from workflow_lib.trainers.native.optimizer import NonfiniteGradient
 
 
 def caught(action):

@@ -5,7 +5,9 @@ The same list serves a model on one rank and a model that is cut into pipeline s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -169,3 +171,31 @@ class Loss(nn.Module):
 def held_parameters(module: nn.Module) -> int:
     """Parameters that a rank holds, before ZeRO cuts them; a shared one counts once."""
     return sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())
+
+
+def stage_bounds(sequence: Sequence[Part], layers_of_stages: Sequence[int]) -> list[int]:
+    """Where stages begin in a list of parts, and where the last one ends: stages + 1 numbers.
+
+    ``layers_of_stages`` holds the number of transformer layers of each stage. Parts before the
+    layers are on the first stage, parts after them on the last.
+
+    Raises ValueError if the stages do not hold exactly the model's layers.
+    """
+    layers = [place for place, part in enumerate(sequence) if part.kind is TransformerLayer]
+    if sum(layers_of_stages) != len(layers):
+        raise ValueError(
+            f"the stages hold {sum(layers_of_stages)} layers, but the model has {len(layers)}: "
+            "make stage_layers agree with the model"
+        )
+    begins = [0]
+    for stage in range(1, len(layers_of_stages)):
+        begins.append(layers[sum(layers_of_stages[:stage])])
+    return [*begins, len(sequence)]
+
+
+def split_into_stages(
+    sequence: Sequence[Part], layers_of_stages: Sequence[int]
+) -> list[list[Part]]:
+    """A model's parts, stage by stage; see ``stage_bounds``."""
+    ends = stage_bounds(sequence, layers_of_stages)
+    return [list(sequence[begin:end]) for begin, end in pairwise(ends)]
