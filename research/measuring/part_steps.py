@@ -14,10 +14,9 @@ from torch import nn
 from research.measuring.link_steps import SHARES, exchanges, expected_bytes
 from workflow_lib.records import Degrees, Training
 from workflow_lib.trainers.native import mesh
-from workflow_lib.trainers.native.clipping import clip_gradients, local_gradient
 from workflow_lib.trainers.native.device import on_gpu
-from workflow_lib.trainers.native.engines.optimizer import adamw
 from workflow_lib.trainers.native.engines.sharding import Sharding
+from workflow_lib.trainers.native.optimizer import adamw, clip_gradients, local_gradient
 
 #: bytes of a weight that workflow_lib/projection/step_terms.py counts for an optimiser without
 #: replicas: weight and gradient once, master weight and two moments read and written

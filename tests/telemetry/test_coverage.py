@@ -138,25 +138,132 @@ def test_a_covered_run_has_no_reason(paths: records.RunPaths) -> None:
     assert invalid_reason(paths, CELL) is None
 
 
-def test_samples_that_just_reach_the_edges_cover(paths: records.RunPaths) -> None:
-    write_telemetry(paths, samples(100.0, 103.0))
+def edit(path: Path, before: str, after: str) -> None:
+    """Replace the first of a file's texts."""
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+
+
+def changed(rows: list[Sample], place: int, **values: Any) -> list[Sample]:
+    """Rows of which one has other values."""
+    rows[place] |= values
+    return rows
+
+
+def of_gpu_1(rows: list[Sample], **values: Any) -> list[Sample]:
+    """Rows in which GPU 1 has other values."""
+    return [row | values if row["gpu"] else row for row in rows]
+
+
+def fail_late(paths: records.RunPaths) -> None:
+    """The slowest rank ends its steps 0.5 s after the telemetry."""
+    write_steps(paths, 1, offset_s=0.9)
+    write_telemetry(paths, samples(end_s=103.4))
+
+
+def lose_power(paths: records.RunPaths) -> None:
+    """GPU 0's power is empty from 100.6 to 101.9 s."""
+    rows = samples()
+    for row in rows:
+        if row["gpu"] == 0 and 100.5 < row["unix_time_s"] < 102.0:
+            row["power_w"] = None
+    write_telemetry(paths, rows)
+
+
+FAULTS: dict[str, tuple[Callable[[records.RunPaths], object], tuple[str, ...]]] = {
+    "begins late": (lambda p: write_telemetry(p, samples(100.4)), ("first power", " 0.4 s after")),
+    "ends early": (lambda p: write_telemetry(p, samples(98.0, 102.5)), ("GPU 0 is 0.5 s before",)),
+    "before the slowest rank": (fail_late, ("GPU 0 is 0.5 s before",)),
+    "empty power": (lose_power, ("GPU 0: no power", "for 1.5 s")),
+    "no power": (
+        lambda p: write_telemetry(p, of_gpu_1(samples(), power_w=None)),
+        ("GPU 1 has no",),
+    ),
+    "no telemetry": (lambda p: p.telemetry_start(NODE).unlink(), ("node01 has no",)),
+    "other nodes": (
+        lambda p: write_rank(p, 1, node="node02"),
+        ("on 2 nodes (node01, node02), not on 1",),
+    ),
+    "fewer GPUs": (
+        lambda p: write_telemetry(p, samples(gpus=1), gpus=1),
+        ("of 2 GPUs", "1 had samples"),
+    ),
+    "GPU not sampled": (lambda p: write_rank(p, 1, gpu=5), ("GPU 5 trained", "only 2 were")),
+    "another model": (
+        lambda p: write_telemetry(p, samples(), name="NVIDIA H100 80GB HBM3"),
+        ("GPU 0: 'NVIDIA H100 80GB HBM3'", "is not H200"),
+    ),
+    "simulated": (
+        lambda p: write_telemetry(p, samples(), source="simulated", simulated=True),
+        ("'simulated', not from 'nvidia'",),
+    ),
+    "steps missing": (lambda p: write_steps(p, 1, steps=3), ("rank1.csv holds 2 of 3",)),
+    "rank missing": (lambda p: p.rank(1).unlink(), ("rank1.json is missing",)),
+    "step skipped": (
+        lambda p: edit(p.rank_steps(0), "\n2,measured", "\n7,measured"),
+        ("rank0.csv, line 4:", "step 7, expected 2"),
+    ),
+    "clock of steps": (
+        lambda p: edit(p.rank_steps(0), "measured,101.0", "measured,99.5"),
+        ("rank0.csv, line 4:", "went backwards"),
+    ),
+    "clock of samples": (
+        lambda p: write_telemetry(p, changed(samples(), 41, unix_time_s=99.0)),
+        ("node01.csv, line 43: GPU 1:", "went backwards"),
+    ),
+    "energy backwards": (  # at 101 s
+        lambda p: write_telemetry(p, samples(), counted=changed(counters(), 6, energy_j=12.0)),
+        ("GPU 0 ran backwards",),
+    ),
+    "energy still": (  # read at 100, 101, 102 and 103 s
+        lambda p: write_telemetry(p, samples(), counted=of_gpu_1(counters(), energy_j=1e6)),
+        ("GPU 1 stood still", "3.0 s"),
+    ),
+    "not JSON": (
+        lambda p: p.telemetry_start(NODE).write_text("{", encoding="utf-8"),
+        ("node01.json:", "as JSON"),
+    ),
+    "empty": (lambda p: p.gpu_samples(NODE).write_text(""), ("node01.csv is empty",)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_with_its_place_and_size(paths: records.RunPaths, fault: str) -> None:
+    do, parts = FAULTS[fault]
+    do(paths)
+    message = reason(paths)
+    assert [part for part in parts if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "part"),
+    [
+        ("100.0,1,500.0", "100.0,1,5xx", 43, "power_w is '5xx'"),
+        ("100.0,1,500.0", "100.0,1,nan", 43, "power_w is 'nan'"),
+        ("100.0,1,500.0", "100.0,1", 43, "9 fields, expected 10"),
+        ("100.0,1,", "100.0,9,", 43, "no GPU 9"),
+        ("100.0,1,", ",1,", 43, "no unix_time_s"),
+        ("power_w", "watts", 1, "column names"),
+    ],
+)
+def test_corruption_is_named_by_file_and_line(
+    paths: records.RunPaths, before: str, after: str, line: int, part: str
+) -> None:
+    edit(paths.gpu_samples(NODE), before, after)
+    assert f"line {line}: " in reason(paths)
+    assert part in reason(paths)
+
+
+def test_a_torn_last_line_is_no_corruption(paths: records.RunPaths) -> None:
+    with paths.gpu_samples(NODE).open("a") as file:
+        file.write("105.1,0,50")
     assert invalid_reason(paths, CELL) is None
 
 
-def test_telemetry_that_begins_late(paths: records.RunPaths) -> None:
-    write_telemetry(paths, samples(100.4))
-    assert "the first power sample is 0.4 s after the start" in reason(paths)
-
-
-def test_telemetry_that_ends_early(paths: records.RunPaths) -> None:
-    write_telemetry(paths, samples(98.0, 102.5))
-    assert "last power sample of GPU 0 is 0.5 s before the end" in reason(paths)
-
-
-def test_the_window_reaches_to_the_slowest_rank(paths: records.RunPaths) -> None:
-    write_steps(paths, 1, offset_s=0.9)
-    write_telemetry(paths, samples(end_s=103.4))
-    assert "GPU 0 is 0.5 s before the end" in reason(paths)
+def test_samples_that_just_reach_the_edges_cover(paths: records.RunPaths) -> None:
+    write_telemetry(paths, samples(100.0, 103.0))
+    assert invalid_reason(paths, CELL) is None
 
 
 @pytest.mark.parametrize(
@@ -176,7 +283,8 @@ def test_gaps(paths: records.RunPaths, first_s: float, last_s: float, covered: b
     if covered:
         assert invalid_reason(paths, CELL) is None
     else:
-        assert f"GPU 1: no power sample for {last_s - first_s:.1f} s" in reason(paths)
+        assert "GPU 1: no power" in reason(paths)
+        assert f" for {last_s - first_s:.1f} s" in reason(paths)
 
 
 def test_a_clock_that_was_set_ahead_is_named(paths: records.RunPaths) -> None:
@@ -197,8 +305,8 @@ def test_a_clock_that_was_set_ahead_is_named(paths: records.RunPaths) -> None:
     paths.gpu_counters(NODE).write_text(
         csv(records.GPU_COUNTERS, ahead(counters())), encoding="utf-8"
     )
-    assert "no power sample for 3600.1 s" in reason(paths)
-    assert reason(paths).endswith(": the clock was set ahead by 3600.1 s.")
+    assert "for 3600.1 s" in reason(paths)
+    assert reason(paths).endswith("set ahead by 3600.1 s.")
     # One that was stopped for as long was late.
     late = [row | {"lateness_s": 3600.0 * (row["unix_time_s"] > 3600)} for row in rows]
     paths.gpu_samples(NODE).write_text(csv(records.GPU_SAMPLES, late), encoding="utf-8")
@@ -220,7 +328,8 @@ def test_the_drivers_own_samples_bridge_a_gap(
     if bridged:
         assert invalid_reason(paths, CELL) is None
     else:
-        assert "GPU 0: no power sample for 1.2 s within the measured steps" in reason(paths)
+        assert "GPU 0: no power" in reason(paths)
+        assert "for 1.2 s within" in reason(paths)
 
 
 def test_at_low_rates_five_periods_are_allowed(paths: records.RunPaths) -> None:
@@ -228,21 +337,7 @@ def test_at_low_rates_five_periods_are_allowed(paths: records.RunPaths) -> None:
     write_telemetry(paths, rows, sample_rate_hz=2.0)
     assert invalid_reason(paths, CELL) is None
     write_telemetry(paths, rows, sample_rate_hz=2.1)
-    assert "no power sample for 2.4 s" in reason(paths)
-
-
-def test_empty_power_is_a_gap(paths: records.RunPaths) -> None:
-    rows = samples()
-    for row in rows:
-        if row["gpu"] == 0 and 100.5 < row["unix_time_s"] < 102.0:
-            row["power_w"] = None
-    write_telemetry(paths, rows)
-    assert "GPU 0: no power sample for 1.5 s" in reason(paths)
-
-
-def test_a_gpu_without_any_power(paths: records.RunPaths) -> None:
-    write_telemetry(paths, [r | {"power_w": None} if r["gpu"] else r for r in samples()])
-    assert "GPU 1 has no power sample" in reason(paths)
+    assert "for 2.4 s" in reason(paths)
 
 
 def test_only_the_even_die_of_a_package_need_report_power(paths: records.RunPaths) -> None:
@@ -255,42 +350,18 @@ def test_only_the_even_die_of_a_package_need_report_power(paths: records.RunPath
     write_telemetry(paths, rows, counted=counted)
     assert invalid_reason(paths, cell) is None
     write_telemetry(paths, rows)
-    assert "GPU 1 has no power sample" in reason(paths)
-
-
-def test_a_node_without_telemetry(paths: records.RunPaths) -> None:
-    paths.telemetry_start(NODE).unlink()
-    assert reason(paths).startswith("Node node01 has no telemetry")
+    assert "GPU 1 has no" in reason(paths)
 
 
 def test_every_node_where_ranks_ran_must_be_covered(paths: records.RunPaths) -> None:
     cell = make_cell(ranks=2, nodes=2, source="nvidia", rate_hz=10.0, measured_steps=3)
     write_rank(paths, 1, node="node02")
-    assert reason(paths, cell).startswith("Node node02 has no telemetry")
+    assert reason(paths, cell).startswith("Node node02 has no")
     write_telemetry(paths, samples(98.0, 101.0), node="node02")
-    assert "node02.csv: the last power sample of GPU 0 is 2.0 s" in reason(paths, cell)
+    assert "node02.csv: " in reason(paths, cell)
+    assert "GPU 0 is 2.0 s" in reason(paths, cell)
     write_telemetry(paths, samples(), node="node02")
     assert invalid_reason(paths, cell) is None
-
-
-def test_ranks_on_other_nodes_than_planned(paths: records.RunPaths) -> None:
-    write_rank(paths, 1, node="node02")
-    assert "ran on 2 nodes (node01, node02), not on 1" in reason(paths)
-
-
-def test_fewer_gpus_than_ranks(paths: records.RunPaths) -> None:
-    write_telemetry(paths, samples(gpus=1), gpus=1)
-    assert "of 2 GPUs that ranks used, 1 had samples" in reason(paths)
-
-
-def test_a_rank_on_a_gpu_that_was_not_sampled(paths: records.RunPaths) -> None:
-    write_rank(paths, 1, gpu=5)
-    assert "GPU 5 trained, but only 2 were sampled" in reason(paths)
-
-
-def test_another_gpu_than_the_platforms(paths: records.RunPaths) -> None:
-    write_telemetry(paths, samples(), name="NVIDIA H100 80GB HBM3")
-    assert "GPU 0: 'NVIDIA H100 80GB HBM3' is not H200, which its driver calls" in reason(paths)
 
 
 def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None:
@@ -300,9 +371,10 @@ def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None
     write_rank(paths, 1, gpu=1, uuid="GPU-A")  # of either case
     assert invalid_reason(paths, CELL) is None
     write_rank(paths, 1, gpu=1, uuid="GPU-B")
-    assert "ranks 0 and 1 trained on the same GPU, 1" in reason(paths)
+    assert "ranks 0 and 1" in reason(paths)
+    assert "the same GPU, 1" in reason(paths)
     write_rank(paths, 1, gpu=1, uuid="GPU-c")
-    assert "rank 1 trained on GPU-c, which is none of the 2 GPUs" in reason(paths)
+    assert "on GPU-c, which is" in reason(paths)
 
 
 def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(
@@ -319,9 +391,10 @@ def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(
         assert start.number_of(record) == 1 - rank
     assert invalid_reason(paths, CELL) is None
     write_rank(paths, 1, gpu=1, address="0000:32:00")
-    assert "ranks 0 and 1 trained on the same GPU, 1" in reason(paths)
+    assert "ranks 0 and 1" in reason(paths)
+    assert "the same GPU, 1" in reason(paths)
     write_rank(paths, 1, gpu=1, address="0000:05:00")
-    assert "the GPU at 0000:05:00, which is none of the 2 GPUs" in reason(paths)
+    assert "at 0000:05:00, which is" in reason(paths)
 
 
 @pytest.mark.parametrize("bus_id", [None, "", "N/A", "c1:00.0", "0000:c1:zz.0"])
@@ -348,9 +421,8 @@ def test_two_nodes_with_one_gpu_are_refused(paths: records.RunPaths) -> None:
         write_rank(paths, rank, node=node, uuid="GPU-a" if rank == 0 else "GPU-b")
     assert invalid_reason(paths, cell) is None
     write_rank(paths, 1, node="node02", uuid="GPU-A")  # of either case
-    assert reason(paths, cell).startswith(
-        "Ranks 0 on node01 and 1 on node02 trained on the same GPU, GPU-A: the two nodes are one "
-    )
+    assert reason(paths, cell).startswith("Ranks 0 on node01 and 1 on")
+    assert "GPU-A: " in reason(paths, cell)
 
 
 def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) -> None:
@@ -364,57 +436,12 @@ def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) ->
 def test_simulated_readings_say_nothing_of_real_gpus(paths: records.RunPaths) -> None:
     cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
     write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
-    assert "the readings are simulated, but node node01 trained on GPUs" in str(
-        invalid_reason(paths, cell)
-    )
+    assert "node01 trained on GPUs" in reason(paths, cell)
 
 
 def test_idle_gpus_say_nothing_of_training_on_a_cpu(paths: records.RunPaths) -> None:
     write_rank(paths, 1, gpu=None)
-    reason = str(invalid_reason(paths, CELL))
-    assert "the readings are of real GPUs, but node node01 trained on its CPU" in reason
-    assert "install a torch build that can use the GPUs" in reason
-
-
-def test_simulated_telemetry_in_place_of_the_real_one(paths: records.RunPaths) -> None:
-    write_telemetry(paths, samples(), source="simulated", simulated=True)
-    assert "came from 'simulated', not from 'nvidia'" in reason(paths)
-
-
-def test_a_rank_without_all_its_steps(paths: records.RunPaths) -> None:
-    write_steps(paths, 1, steps=3)
-    assert "rank1.csv holds 2 of 3 measured steps" in reason(paths)
-
-
-def test_a_rank_without_any_record(paths: records.RunPaths) -> None:
-    paths.rank(1).unlink()
-    assert "rank1.json is missing" in reason(paths)
-
-
-def test_a_step_that_is_skipped(paths: records.RunPaths) -> None:
-    path = paths.rank_steps(0)
-    path.write_text(path.read_text().replace("\n2,measured", "\n7,measured"), encoding="utf-8")
-    assert "rank0.csv, line 4: step 7, expected 2" in reason(paths)
-
-
-def test_a_step_clock_that_goes_backwards(paths: records.RunPaths) -> None:
-    path = paths.rank_steps(0)
-    path.write_text(path.read_text().replace("measured,101.0", "measured,99.5"), encoding="utf-8")
-    assert "rank0.csv, line 4: the clock went backwards" in reason(paths)
-
-
-def test_a_sample_clock_that_goes_backwards(paths: records.RunPaths) -> None:
-    rows = samples()
-    rows[41]["unix_time_s"] = 99.0
-    write_telemetry(paths, rows)
-    assert "node01.csv, line 43: GPU 1: the clock went backwards" in reason(paths)
-
-
-def test_an_energy_counter_that_runs_backwards(paths: records.RunPaths) -> None:
-    counted = counters()
-    counted[6]["energy_j"] = 12.0  # at 101 s
-    write_telemetry(paths, samples(), counted=counted)
-    assert "the energy counter of GPU 0 ran backwards within the measured steps" in reason(paths)
+    assert "node01 trained on its CPU" in reason(paths)
 
 
 @pytest.mark.parametrize("restarts_s", [98.5, 99.5, 103.5, 104.5])
@@ -427,13 +454,6 @@ def test_a_counter_that_restarts_outside_of_the_measured_steps_is_no_fault(
             row["energy_j"] -= 1e6
     write_telemetry(paths, samples(), counted=counted)
     assert invalid_reason(paths, CELL) is None
-
-
-def test_an_energy_counter_that_stands_still(paths: records.RunPaths) -> None:
-    counted = [r | {"energy_j": 1e6} if r["gpu"] else r for r in counters()]
-    write_telemetry(paths, samples(), counted=counted)
-    # Read at 100, 101, 102 and 103 s.
-    assert "the energy counter of GPU 1 stood still for 3.0 s" in reason(paths)
 
 
 @pytest.fixture
@@ -461,10 +481,9 @@ def test_power_and_counter_must_agree_within_5_percent(
     if agrees:
         assert invalid_reason(long_run, LONG) is None
     else:
-        assert (
-            "the energy counter of GPU 1 advanced by 15000 J in 30.0 s about the measured steps, "
-            f"its power adds up to {watts * 30:.0f} J: more than 5% apart"
-        ) in reason(long_run, LONG)
+        message = reason(long_run, LONG)
+        assert "GPU 1 advanced by 15000 J in 30.0 s" in message
+        assert f" up to {watts * 30:.0f} J: more than 5% apart" in message
 
 
 def test_under_10_s_power_and_counter_are_not_compared(paths: records.RunPaths) -> None:
@@ -481,7 +500,7 @@ def test_counters_read_only_before_and_after_are_compared_over_that_span(
     counted[2]["energy_j"] += 1000.0
     # 98 to 135 s are 37 s: 18.5 kJ, of which 1 kJ is 5.4 %.
     write_telemetry(long_run, samples(end_s=135.0), counted=counted)
-    assert "the energy counter of GPU 0 advanced by 19500 J in 37.0 s" in reason(long_run, LONG)
+    assert "GPU 0 advanced by 19500 J in 37.0 s" in reason(long_run, LONG)
 
 
 def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths: records.RunPaths) -> None:
@@ -502,7 +521,7 @@ def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths: records.Ru
     for row in counted:
         row["energy_j"] += 400.0 * (row["unix_time_s"] > 92)
     write_telemetry(paths, rows, counted=counted)
-    assert "more than 5% apart and what lag explains (372 J)" in reason(paths)
+    assert "lag explains (372 J)" in reason(paths)
 
 
 H200 = ({"name": "NVIDIA H200", "power_limit_w": 700.0, "power_limit_max_w": 700.0},) * 2
@@ -522,7 +541,8 @@ def test_a_reading_above_what_the_gpu_can_draw_is_no_reading(
     if covered:
         assert invalid_reason(long_run, LONG) is None
     else:
-        assert "GPU 1: no power sample for 1.2 s" in reason(long_run, LONG)
+        assert "GPU 1: no power" in reason(long_run, LONG)
+        assert "for 1.2 s" in reason(long_run, LONG)
 
 
 def test_a_high_reading_does_not_excuse_itself(long_run: records.RunPaths) -> None:
@@ -532,14 +552,14 @@ def test_a_high_reading_does_not_excuse_itself(long_run: records.RunPaths) -> No
     for row in [row for row in rows if row["gpu"] and row["unix_time_s"] >= 110.0][:5]:
         row["power_w"] = 1390.0
     write_telemetry(long_run, rows, counted=counters(end_s=135.0), gpus_told=H200)
-    assert "and what lag explains (420 J)" in reason(long_run, LONG)
+    assert "lag explains (420 J)" in reason(long_run, LONG)
 
 
 def test_energy_counters_that_are_not_read_must_be_known_not_to_be(
     long_run: records.RunPaths,
 ) -> None:
     write_telemetry(long_run, samples(end_s=135.0), counted=[])
-    assert "the readings of GPU 0's energy counter do not cover" in reason(long_run, LONG)
+    assert "GPU 0's energy counter" in reason(long_run, LONG)
     write_telemetry(long_run, samples(end_s=135.0), counted=[], missing={"energy_j": "too old"})
     assert invalid_reason(long_run, LONG) is None
 
@@ -556,26 +576,23 @@ def frozen(rows: list[Sample], power_w: float = 499.987, from_s: float = 0.0) ->
 
 def test_a_sensor_that_shows_one_value_throughout_is_frozen(long_run: records.RunPaths) -> None:
     write_telemetry(long_run, frozen(samples(end_s=135.0)), counted=counters(end_s=135.0))
-    assert (
-        "the power of GPU 1 is 499.987 W in all 301 samples of the measured steps, while other "
-        "readings of it change: its sensor is frozen"
-    ) in reason(long_run, LONG)
+    assert "GPU 1 is 499.987 W in all 301" in reason(long_run, LONG)
+    assert reason(long_run, LONG).endswith("is frozen.")
 
 
-def test_a_sensor_that_changed_once_is_not_frozen(long_run: records.RunPaths) -> None:
-    rows = frozen(samples(end_s=135.0), from_s=101.0)
-    write_telemetry(long_run, rows, counted=counters(end_s=135.0))
-    assert invalid_reason(long_run, LONG) is None
-
-
-def test_whole_watts_may_stay_the_same_at_the_power_limit(long_run: records.RunPaths) -> None:
-    rows = frozen(samples(end_s=135.0), power_w=500.0)
-    write_telemetry(long_run, rows, counted=counters(end_s=135.0))
-    assert invalid_reason(long_run, LONG) is None
-
-
-def test_a_gpu_of_which_nothing_changes_is_not_called_frozen(long_run: records.RunPaths) -> None:
-    rows = [r | {"power_w": 499.987, "temperature_c": 35.0} for r in samples(end_s=135.0)]
+@pytest.mark.parametrize(
+    "rows",
+    [
+        frozen(samples(end_s=135.0), from_s=101.0),  # it changed once
+        frozen(samples(end_s=135.0), power_w=500.0),  # whole watts, as at a power limit
+        # Nothing else changes either.
+        [r | {"power_w": 499.987, "temperature_c": 35.0} for r in samples(end_s=135.0)],
+    ],
+    ids=["changed once", "whole watts", "all still"],
+)
+def test_a_power_that_may_stay_the_same_is_not_frozen(
+    long_run: records.RunPaths, rows: list[Sample]
+) -> None:
     write_telemetry(long_run, rows, counted=counters(end_s=135.0))
     assert invalid_reason(long_run, LONG) is None
 
@@ -598,7 +615,8 @@ def test_errors_that_the_driver_survived_make_no_run_invalid(paths: records.RunP
 
 def test_a_gpu_that_the_driver_lost(paths: records.RunPaths) -> None:
     write_events(paths, (102.5, "lost"))
-    assert "GPU 1 was lost to the driver 0.5 s before the end" in reason(paths)
+    assert "GPU 1 was lost" in reason(paths)
+    assert "0.5 s before" in reason(paths)
     write_events(paths, (103.5, "lost"))
     assert invalid_reason(paths, CELL) is None
 
@@ -646,46 +664,7 @@ def test_blocks_must_cover_on_every_node(paths: records.RunPaths) -> None:
     write_rank(paths, 1, node="node02")
     write_telemetry(paths, [], node="node02")
     cell = dataclasses.replace(TURNS, nodes=2)
-    assert "node02-blocks.csv is missing" in reason(paths, cell)
-
-
-def edit(change: Callable[[str], str]) -> Callable[[records.RunPaths], None]:
-    """An edit of the sample file's text."""
-
-    def apply(paths: records.RunPaths) -> None:
-        path = paths.gpu_samples(NODE)
-        path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-    return apply
-
-
-def test_a_torn_last_line_is_no_corruption(paths: records.RunPaths) -> None:
-    edit(lambda text: text + "105.1,0,50")(paths)
-    assert invalid_reason(paths, CELL) is None
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.replace("100.0,1,500.0", "100.0,1,5xx", 1), "line 43: power_w is '5xx'"),
-        (lambda t: t.replace("100.0,1,500.0", "100.0,1,nan", 1), "line 43: power_w is 'nan'"),
-        (lambda t: t.replace("100.0,1,500.0", "100.0,1", 1), "line 43: 9 fields, expected 10"),
-        (lambda t: t.replace("100.0,1,", "100.0,9,", 1), "line 43: there is no GPU 9"),
-        (lambda t: t.replace("100.0,1,", ",1,", 1), "line 43: the row has no unix_time_s"),
-        (lambda t: t.replace("power_w", "watts", 1), "line 1: not the expected column names"),
-        (lambda t: "", "node01.csv is empty"),
-    ],
-)
-def test_corruption_is_named_by_file_and_line(
-    paths: records.RunPaths, change: Callable[[str], str], message: str
-) -> None:
-    edit(change)(paths)
-    assert message in reason(paths)
-
-
-def test_a_record_that_is_not_json_is_named(paths: records.RunPaths) -> None:
-    paths.telemetry_start(NODE).write_text("{", encoding="utf-8")
-    assert "node01.json: not readable as JSON" in reason(paths)
+    assert "node02-blocks.csv is" in reason(paths, cell)
 
 
 @pytest.mark.parametrize(
@@ -716,9 +695,9 @@ def test_damage_of_the_hosts_samples_is_found(paths: records.RunPaths) -> None:
     empty = "," * (len(records.HOST_SAMPLES) - 1)
     header = ",".join(column.name for column in records.HOST_SAMPLES)
     path.write_text(f"{header}\n99.0{empty}\n98.0{empty}\n", encoding="utf-8")
-    assert reason(paths) == f"{path}, line 3: the clock went backwards."
+    assert reason(paths).startswith(f"{path}, line 3: ")
     path.write_text(f"{header}\n{empty}\n", encoding="utf-8")
-    assert reason(paths) == f"{path}, line 2: the row has no unix_time_s."
+    assert reason(paths).startswith(f"{path}, line 2: ")
     path.write_text(f"{header}\n98.0{empty}\n99.0{empty}\n", encoding="utf-8")
     assert invalid_reason(paths, CELL) is None
 
@@ -747,17 +726,14 @@ def test_clocks_that_differ_by_less_than_a_step_pass(paths):
 def test_a_step_that_ended_before_another_rank_began_it_is_refused(paths):
     """Steps take 1 s; by a clock that is 1.3 s ahead, rank 1 begins each 0.3 s after its end."""
     write_steps(paths, 1, offset_s=1.3)
-    assert reason(paths) == (
-        "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node01 began it, by their clocks: "
-        "these differ by more than a step takes. Have the nodes' clocks synchronised (chronyc "
-        "tracking), and run the cell again."
-    )
+    assert "step 1 0.300 s before rank 1" in reason(paths)
+    assert "chronyc" in reason(paths)
 
 
 def test_a_clock_that_goes_wrong_in_the_middle_is_seen_in_that_step(paths):
     text = paths.rank_steps(1).read_text()
     paths.rank_steps(1).write_text(text.replace("102.0,,103.0", "103.01,,104.01"))
-    assert reason(paths).startswith("Rank 0 on node01 ended step 3 0.010 s before rank 1")
+    assert "step 3 0.010 s before rank 1" in reason(paths)
 
 
 def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
@@ -804,7 +780,7 @@ def test_telemetry_of_another_run_is_refused(signed, changes, said):
 
 def test_a_rank_of_another_run_is_refused(signed):
     rewrite(signed.rank(1), records.RankRecord, job_id="40")
-    assert "sampled in job 41, but rank 1 trained in job 40" in reason(signed)
+    assert "rank 1 trained in job 40" in reason(signed)
 
 
 def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):
@@ -840,7 +816,7 @@ def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
     ahead(paths, "node02", 1.3, error_s=0.001)
     assert invalid_reason(paths, cell) is None
     ahead(paths, "node02", 0.0, error_s=0.001)
-    assert "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node02" in reason(paths, cell)
+    assert "step 1 0.300 s before rank 1 on node02" in reason(paths, cell)
     # Corrected, half a millisecond is left, which the job could not tell; or three.
     ahead(paths, "node02", 0.2995, error_s=0.001)
     assert invalid_reason(paths, cell) is None

@@ -115,9 +115,7 @@ def test_a_node_without_infiniband_says_so(root: Path) -> None:
     for port in (root / "sys/class/infiniband").glob("*/ports/1"):
         port.rename(root / port.parts[-3])
     host = Host(root)
-    assert host.missing["infiniband_sent_bytes"] == (
-        "no InfiniBand port under /sys/class/infiniband"
-    )
+    assert "no InfiniBand port" in host.missing["infiniband_sent_bytes"]
     assert "infiniband_sent_bytes" not in host.read()
 
 
@@ -257,10 +255,8 @@ def test_what_a_bare_node_lacks_is_named_with_the_reason(root: Path) -> None:
     missing = Host(root).missing
     assert missing["cpu_temperature_c"].startswith("no CPU sensor")
     assert missing["cpu_energy_j"].startswith("no CPU package")
-    assert missing["node_power_w"] == (
-        "no ACPI power meter under /sys/class/hwmon, and no IPMI: no /dev/ipmi0; "
-        "Redfish needs a password, so it is not asked"
-    )
+    for part in ("no ACPI", "/dev/ipmi0", "Redfish"):
+        assert part in missing["node_power_w"]
     assert missing.keys() == {
         "cpu_temperature_c",
         "cpu_energy_j",

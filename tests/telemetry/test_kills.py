@@ -121,7 +121,7 @@ def test_a_full_disk_ends_it_with_a_message(tmp_path: Path, sampler: Start) -> N
         _, message = process.communicate(timeout=120)
         assert process.returncode == 1
         assert message.startswith(f"telemetry on {NODE}: cannot write {paths.telemetry}")
-        assert "No space left on device; free space or quota there" in message
+        assert "No space left" in message
         assert message.count("\n") == 1
         # What was written stays, in whole lines but for the last.
         samples = read_rows(paths.gpu_samples(NODE))
@@ -153,7 +153,7 @@ def test_files_that_may_not_grow_end_it_with_a_message(tmp_path: Path) -> None:
     )
     assert process.returncode == 1
     assert process.stderr.startswith(f"telemetry on {NODE}: cannot write {tmp_path}")
-    assert "free space or quota there" in process.stderr
+    assert "free space or quota" in process.stderr
     assert process.stderr.count("\n") == 1
     assert len(read_rows(paths.gpu_samples(NODE))) > 20
 

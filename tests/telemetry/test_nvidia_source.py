@@ -333,10 +333,8 @@ def test_driver_timestamps_that_do_not_count_from_the_epoch_are_refused(played: 
     played.set_time(100)
     # As if they counted from when the machine started.
     with played.source(samples_offset="-1789999000") as source:
-        assert lacking(source) == {
-            "power_mw": "the driver's timestamps are -1789999000 s off the wall clock, so they do "
-            "not count from the epoch"
-        }
+        assert lacking(source).keys() == {"power_mw"}
+        assert "-1789999000 s off" in lacking(source)["power_mw"]
         assert source.power_samples(0) == []
 
 

@@ -14,7 +14,7 @@ from workflow_lib.trainers import engines
 from workflow_lib.trainers.native import device as devices
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
-from workflow_lib.trainers.native.norms import RMSNorm
+from workflow_lib.trainers.native.layers import RMSNorm
 
 
 class _Poison(torch.autograd.Function):

@@ -15,10 +15,9 @@ from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib import formulas
 from workflow_lib.records import Degrees
-from workflow_lib.trainers.native.adapters import AdaptedLinear
 from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.trainers.native.mesh import single_process
-from workflow_lib.trainers.native.model import Decoder, parts
+from workflow_lib.trainers.native.model import AdaptedLinear, Decoder, parts
 from workflow_lib.trainers.native.tensor_parallel import TensorParallel
 from workflow_lib.trainers.native.weights import Weights
 

@@ -117,14 +117,14 @@ def test_other_tokens_of_the_same_size_are_refused_by_their_checksum(tmp_path):
 def test_an_id_beyond_the_vocabulary_is_refused_even_if_the_description_hides_it(tmp_path):
     source = TokenFile(write_tokens(tmp_path, [5] * 99 + [999]), 257, 100)
 
-    with pytest.raises(DataError, match="holds the id 999, the model has only ids below 257"):
+    with pytest.raises(DataError, match=r"id 999, .* below 257"):
         source.sequence(0, 0, 0, 100)
 
 
 def test_text_without_tokens_names_the_option_and_missing_tokens_the_command(tmp_path):
     one = replace(cell(LLAMA), data=Data("stdlib", "text"))
 
-    with pytest.raises(DataError, match=r"'stdlib': give its tokens\.json with --tokens"):
+    with pytest.raises(DataError, match=r"'stdlib': .* --tokens"):
         open_source(one, None)
-    with pytest.raises(DataError, match="no such file; make it with python -m workflow_lib"):
+    with pytest.raises(DataError, match="python -m workflow_lib"):
         open_source(one, tmp_path / "tokens.json")

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.training.cells import MIXTRAL, TRAINING
-from workflow_lib.trainers.native.expert_products import expert_product, has_grouped_product
-from workflow_lib.trainers.native.experts import choices_of
+from workflow_lib.trainers.native.experts import choices_of, expert_product, has_grouped_product
 from workflow_lib.trainers.native.mesh import single_process
 from workflow_lib.trainers.native.model import Decoder, parts
 from workflow_lib.trainers.native.routing import (

@@ -89,20 +89,18 @@ def test_a_process_that_nobody_launched_is_the_only_rank(environment):
 def test_half_an_environment_is_refused(environment):
     environment({"RANK": "0", "WORLD_SIZE": "2"})
 
-    with pytest.raises(ValueError, match="RANK is set, but LOCAL_RANK is not: start with srun"):
+    with pytest.raises(ValueError, match="LOCAL_RANK is not"):
         detect()
 
 
 def test_a_wrong_number_of_ranks_is_refused():
-    with pytest.raises(
-        ValueError, match=r"the launcher started 2 ranks, but .* needs 4: start that many"
-    ):
+    with pytest.raises(ValueError, match=r"started 2 ranks, .* needs 4"):
         check(TWO_ON_A_NODE, Degrees(tp=2, dp=2))
 
 
 def test_a_node_that_does_not_know_where_rank_0_listens_is_named_before_ranks_wait():
     elsewhere = replace(TWO_ON_A_NODE, master_address="no-such-node")
-    with pytest.raises(ValueError, match="no address for no-such-node, where rank 0"):
+    with pytest.raises(ValueError, match="no-such-node"):
         check(elsewhere, Degrees(dp=2))
 
 
@@ -110,7 +108,7 @@ def test_a_node_that_does_not_know_where_rank_0_listens_is_named_before_ranks_wa
 def test_a_run_meant_for_gpus_never_falls_back_to_the_cpu():
     hardware = replace(HARDWARE, platform="h200", gpu="H200")
 
-    with pytest.raises(ValueError, match="h200 trains on H200 GPUs, but this node shows 0"):
+    with pytest.raises(ValueError, match=r"H200 GPUs, .* shows 0"):
         device.choose(TWO_ON_A_NODE, hardware, REAL)
 
 

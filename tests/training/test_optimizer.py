@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.training.cells import TRAINING
-from workflow_lib.trainers.native.engines.optimizer import adamw
+from workflow_lib.trainers.native.optimizer import adamw
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workflow_lib.trainers.native.engines import waiting
+from workflow_lib.trainers.native.engines import sharding
 from workflow_lib.trainers.native.engines.pipeline import one_forward_one_backward
 
 
@@ -149,8 +149,8 @@ class Stream:
 @pytest.mark.parametrize(
     ("collective", "function"),
     [
-        (waiting.AloneAllGather, "all_gather_into_tensor"),
-        (waiting.AloneReduceScatter, "reduce_scatter_tensor"),
+        (sharding.AloneAllGather, "all_gather_into_tensor"),
+        (sharding.AloneReduceScatter, "reduce_scatter_tensor"),
     ],
 )
 def test_a_lone_collective_stands_between_the_compute_before_and_after_it(
@@ -162,7 +162,7 @@ def test_a_lone_collective_stands_between_the_compute_before_and_after_it(
     monkeypatch.setattr(dist, function, lambda *_, **__: events.append("collective"))
 
     alone = collective(torch.device("cuda", 0))
-    more = [dist.ReduceOp.SUM] if collective is waiting.AloneReduceScatter else []
+    more = [dist.ReduceOp.SUM] if collective is sharding.AloneReduceScatter else []
     alone(torch.empty(2), torch.empty(4), None, *more)
 
     assert events == ["transfer waits for compute", "collective", "compute waits for transfer"]

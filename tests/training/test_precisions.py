@@ -136,7 +136,7 @@ def test_a_rank_records_its_precisions_when_all_are_known(run):
 def test_a_rank_that_lacks_moments_after_its_first_step_takes_no_other(run):
     engine = Fake(FOUND, FOUND)
 
-    with pytest.raises(WrongPrecision, match="has no moments instead of fp32"):
+    with pytest.raises(WrongPrecision, match="no moments instead"):
         train(run, engine)
 
     assert engine.steps == 1
@@ -154,12 +154,11 @@ def test_what_is_expected_and_what_was_found_are_both_named():
     one = cell(degrees=Degrees(dp=2), zero_stage=3, backend="deepspeed")
     found = Precisions("bf16", "fp32", "fp32", "bf16", "fp32", None)
 
-    with pytest.raises(
-        WrongPrecision,
-        match=r"^deepspeed with ZeRO-3 and precision fp32 has weights in bf16 instead of fp32, "
-        r"gathering in bf16 instead of fp32$",
-    ):
+    with pytest.raises(WrongPrecision, match=r"^deepspeed with ZeRO-3") as caught:
         checked(one, found, stepped=False)
+    assert str(caught.value).count("instead of fp32") == 2
+    for part in ("weights in bf16", "gathering in bf16"):
+        assert part in str(caught.value)
 
 
 def test_what_is_still_missing_after_a_step_is_an_error():
@@ -167,7 +166,7 @@ def test_what_is_still_missing_after_a_step_is_an_error():
     found = Precisions("fp32", "fp32", "fp32", "fp32", "fp32", None)
 
     assert checked(one, found, stepped=False) == found
-    with pytest.raises(WrongPrecision, match=r" has no moments instead of fp32$"):
+    with pytest.raises(WrongPrecision, match=r"no moments instead of fp32$"):
         checked(one, found, stepped=True)
 
 

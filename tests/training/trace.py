@@ -23,7 +23,7 @@ from workflow_lib.records import Cell, Degrees
 from workflow_lib.trainers.native import expert_exchange
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
-from workflow_lib.trainers.native.engines import waiting
+from workflow_lib.trainers.native.engines import sharding
 from workflow_lib.trainers.native.engines.torch import TorchEngine
 from workflow_lib.trainers.native.model import TransformerLayer
 
@@ -81,7 +81,7 @@ def watch(events: Events) -> None:
         PipelineStage.backward_one_chunk, lambda _, stage, index, *__: events.append(("pass", "B"))
     )
     watch_experts(events)
-    for kind in (waiting.AloneAllGather, waiting.AloneReduceScatter, waiting.AfterAllReduce):
+    for kind in (sharding.AloneAllGather, sharding.AloneReduceScatter, sharding.AfterAllReduce):
         kind.__call__ = told(  # type: ignore[method-assign]
             kind.__call__, lambda _, self, *__: events.append(("alone", type(self).__name__))
         )

@@ -19,15 +19,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workflow_lib.records import Cell, Precisions
+from workflow_lib.memory.states import BUCKET_PARAMETERS
+from workflow_lib.records import SUMS, Cell, Precisions, Training
 from workflow_lib.trainers.deepspeed.precisions import deepspeed_precisions
-from workflow_lib.trainers.deepspeed.settings import buckets, settings
-from workflow_lib.trainers.native import stages
-from workflow_lib.trainers.native.clipping import NonfiniteGradient, clip_gradients
 from workflow_lib.trainers.native.device import on_gpu
-from workflow_lib.trainers.native.engines.optimizer import adamw
 from workflow_lib.trainers.native.mesh import Mesh
-from workflow_lib.trainers.native.model import Decoder, Loss, Part, held_parameters, parts
+from workflow_lib.trainers.native.model import (
+    Decoder,
+    Loss,
+    Part,
+    held_parameters,
+    parts,
+    stage_bounds,
+)
+from workflow_lib.trainers.native.optimizer import (
+    MAXIMUM_GRADIENT_NORM,
+    NonfiniteGradient,
+    adamw,
+    clip_gradients,
+)
 from workflow_lib.trainers.native.precisions import DTYPES
 from workflow_lib.trainers.native.weights import Weights, expert_group_name
 
@@ -245,7 +255,7 @@ def _pipeline(sequence: list[Part], mesh: Mesh, layers: int, tie: bool) -> Any:
     from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
-    begins = stages.bounds(sequence, mesh.degrees.layers_of_stages(layers))
+    begins = stage_bounds(sequence, mesh.degrees.layers_of_stages(layers))
 
     class Stages(PipelineModule):  # type: ignore[misc]
         """A pipeline whose stages the cell gives; DeepSpeed's own methods of division accept no
@@ -279,3 +289,42 @@ def _parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     if experts:
         groups.append({"params": experts, "name": experts[0].group_name, "moe": True})
     return groups
+
+
+def settings(training: Training, dp: int, hidden_size: int) -> dict[str, Any]:
+    """DeepSpeed's configuration, without the sizes of buckets."""
+    bf16 = training.precision == "bf16"
+    # In bf16, ZeRO-0 is another optimiser path, which sums micro-batches in bf16. ZeRO-1 over one
+    # replica cuts nothing and is equal to ZeRO-0. Over several replicas it would not be, so
+    # capabilities.py refuses that.
+    stage = 1 if bf16 and training.zero_stage == 0 else training.zero_stage
+    return {
+        "train_micro_batch_size_per_gpu": training.micro_batch_size,
+        "gradient_accumulation_steps": training.micro_batches(dp),
+        "gradient_clipping": MAXIMUM_GRADIENT_NORM,
+        "steps_per_print": None,
+        "bf16": {"enabled": bf16},
+        "data_types": {"grad_accum_dtype": SUMS},
+        # The precision in which gradients are reduced over replicas. By default DeepSpeed takes
+        # bf16 for a bf16 model, even if the gradients are sums in fp32.
+        "communication_data_type": SUMS,
+        # With sequence parallelism these are off: a stage would send each tensor-parallel rank's
+        # part of its output, as if the output were equal on all of them.
+        "pipeline": dict.fromkeys(
+            ("pipe_partitioned", "grad_partitioned"), not training.sequence_parallel
+        ),
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": training.overlap,
+            # Norms stay whole, matrices are cut: the threshold is ten vectors, as in Hugging Face's
+            # integration.
+            "stage3_param_persistence_threshold": 10 * hidden_size,
+        },
+    }
+
+
+def buckets(module: nn.Module) -> dict[str, int]:
+    """Bucket sizes in elements: DeepSpeed's own, but at most the trained elements of the rank."""
+    trained = (p for p in module.parameters() if p.requires_grad)
+    size = min(BUCKET_PARAMETERS, sum(int(getattr(p, "ds_numel", p.numel())) for p in trained))
+    return {"reduce_bucket_size": size, "allgather_bucket_size": size}

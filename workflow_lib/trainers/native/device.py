@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import torch
 
 from workflow_lib import gpu_models
 from workflow_lib.records import Hardware, Telemetry
-from workflow_lib.trainers.native import allocator
 from workflow_lib.trainers.native.launch import Launch
 from workflow_lib.words import counted
 
@@ -62,7 +63,7 @@ class Device:
     @property
     def allocator(self) -> str | None:
         """torch's allocator of the device, and its settings; None on a CPU."""
-        return allocator.described(self.torch) if on_gpu(self.torch) else None
+        return allocator_settings(self.torch) if on_gpu(self.torch) else None
 
     def memory(self) -> Memory:
         """The memory of this rank's device."""
@@ -78,7 +79,7 @@ class Device:
                 stats["allocated_bytes.all.peak"],
                 reserved,
                 total - free + given_back,
-                *allocator.shortages(stats),
+                *allocator_shortages(stats),
             )
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         now = pages * resource.getpagesize()
@@ -147,3 +148,42 @@ def _pci_address(device: torch.device) -> str | None:
     if not hasattr(told, "pci_bus_id"):
         return None  # torch is older than these properties
     return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}"
+
+
+#: with either of them torch asks the driver for each tensor, and keeps nothing
+_NO_CACHING = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
+#: the only allocator that counts its shortages; others tell 0
+_NATIVE = "native"
+#: the key of torch's own record; on ROCm too
+_ASKED = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def allocator_settings(device: torch.device) -> str:
+    """A GPU's allocator and its settings in the order of the alphabet: "native" or
+    "native, expandable_segments:True". Torch tells them, so settings that code changed count too.
+    """
+    backend = torch.cuda.get_allocator_backend()
+    if not _keeps_segments():
+        return f"{backend}, no caching"
+    if backend != _NATIVE:
+        return backend
+    asked = torch.cuda.memory._snapshot(device)["allocator_settings"][_ASKED]
+    # Commas within brackets belong to one setting.
+    parts = re.split(r",(?![^\[]*\])", asked.replace(" ", ""))
+    return ", ".join([backend, *sorted(filter(None, parts))])
+
+
+def allocator_shortages(stats: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """Retries, and segments that were given back to the driver, since the process began; ``stats``
+    are those of torch.cuda.memory_stats. None where the allocator does not count them.
+
+    The allocator keeps segments that tensors no longer need. Where neither it nor the driver has
+    room, it gives them back, which waits for all work of the GPU, and asks again: a retry.
+    """
+    if not _keeps_segments() or torch.cuda.get_allocator_backend() != _NATIVE:
+        return None, None
+    return stats.get("num_alloc_retries"), stats.get("num_device_free")
+
+
+def _keeps_segments() -> bool:
+    return not any(name in os.environ for name in _NO_CACHING)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from workflow_lib import memory
 from workflow_lib.records import Cell, ErrorRecord, Outcome, node_name
-from workflow_lib.trainers.native.clipping import NonfiniteGradient
+from workflow_lib.trainers.native.optimizer import NonfiniteGradient
 
 
 class NonfiniteLoss(ArithmeticError):

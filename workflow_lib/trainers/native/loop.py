@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import csv
 import gc
+import gzip
 import math
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, write_json
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, whole_file, write_json
 from workflow_lib.trainers.engines import Engine
-from workflow_lib.trainers.native import profiling
 from workflow_lib.trainers.native.data import Source, step_batches
-from workflow_lib.trainers.native.device import Device
+from workflow_lib.trainers.native.device import Device, on_gpu
 from workflow_lib.trainers.native.experts import choices_of
 from workflow_lib.trainers.native.failures import NonfiniteLoss
 from workflow_lib.trainers.native.links import LinkCounting
@@ -122,7 +128,7 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
     routed = tokens - sequences if training.workload == "inference" else tokens
     profiler = links = None
     if run.profiled_steps:
-        profiler = profiling.recorder(run.device.torch, training.warmup_steps, run.profiled_steps)
+        profiler = trace_recorder(run.device.torch, training.warmup_steps, run.profiled_steps)
     else:
         links = LinkCounting(mesh.rank, run.device, training.warmup_steps)
     with (
@@ -180,7 +186,7 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
         write_json(paths.link_count(mesh.rank), links.end(steps))
     if profiler is not None:
         run.enter("trace")
-        profiling.write(profiler, paths.trace(mesh.rank))
+        write_trace(profiler, paths.trace(mesh.rank))
 
 
 def _spare_what_stays() -> None:
@@ -191,3 +197,40 @@ def _spare_what_stays() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+#: at level 9, gzip's default, text takes ten times as long to become a fifth smaller
+_COMPRESSION_LEVEL = 3
+
+
+def trace_recorder(device: torch.device, warmup_steps: int, steps: int) -> profile:
+    """A profiler that records the ``steps`` steps after the warm-up, if it is told of each step's
+    end.
+
+    It begins to trace, which takes seconds on a GPU, with the last step of the warm-up, and
+    discards that step. The numbers of its marks, ``ProfilerStep#<n>``, are those of the steps.
+    """
+    activities = [ProfilerActivity.CPU]
+    if on_gpu(device):
+        activities.append(ProfilerActivity.CUDA)
+    return profile(
+        activities=activities,
+        schedule=schedule(wait=warmup_steps - 1, warmup=1, active=steps, repeat=1),
+    )
+
+
+def write_trace(profiler: profile, path: Path) -> None:
+    """Write what was recorded, compressed, whole or not at all. Raises OSError.
+
+    The uncompressed text, perhaps a gigabyte, is stored in the node's temporary directory
+    (``TMPDIR``).
+    """
+    with tempfile.TemporaryDirectory(prefix="triptych-trace-") as directory:
+        text = Path(directory) / "trace.json"
+        profiler.export_chrome_trace(str(text))
+        with (
+            whole_file(path) as draft,
+            text.open("rb") as source,
+            gzip.open(draft, "wb", compresslevel=_COMPRESSION_LEVEL) as target,
+        ):
+            shutil.copyfileobj(source, target, 1 << 20)

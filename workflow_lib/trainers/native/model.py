@@ -5,14 +5,17 @@ The same list serves a model on one rank and a model that is cut into pipeline s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workflow_lib.records import Model, Training
 from workflow_lib.trainers.native import float8, recomputation
-from workflow_lib.trainers.native.adapters import adapt
 from workflow_lib.trainers.native.collectives import Group
 from workflow_lib.trainers.native.context_parallel import ContextParallel
 from workflow_lib.trainers.native.cross_entropy import cross_entropy
@@ -20,14 +23,82 @@ from workflow_lib.trainers.native.experts import SparseFeedForward
 from workflow_lib.trainers.native.feed_forward import GatedFeedForward, PlainFeedForward
 from workflow_lib.trainers.native.layers import (
     Attention,
+    ColumnParallelLinear,
+    LayerNorm,
     OutputHead,
     PositionEmbedding,
+    RMSNorm,
+    RowParallelLinear,
     TokenEmbedding,
     output_deviation,
 )
-from workflow_lib.trainers.native.norms import LayerNorm, RMSNorm
 from workflow_lib.trainers.native.tensor_parallel import TensorParallel
 from workflow_lib.trainers.native.weights import Weights
+
+#: numerator of the scaling, for any rank of adapters: the default of NVIDIA NeMo's LoRA
+ALPHA = 32.0
+
+
+class AdaptedLinear(nn.Module):
+    """A frozen map with a low-rank adapter (LoRA, arXiv 2106.09685): W·x + (alpha / rank)·B·(A·x).
+
+    A is ``narrow``. B, ``widen``, starts at zero, so that the first step is the base model's.
+    If the base's outputs are cut over the group, so are B's rows, and A is whole. If its inputs are
+    cut, so are A's columns, and B is whole. Ranks exchange only A·x, which is ``rank`` wide. With
+    sequence parallelism, the whole matrix of a pair meets only a slice of the sequence on each
+    rank, so its gradient is summed over the ranks.
+    """
+
+    def __init__(
+        self,
+        base: ColumnParallelLinear | RowParallelLinear,
+        weights: Weights,
+        name: str,
+        shape: tuple[int, int],
+        rank: int,
+    ) -> None:
+        """``shape`` is that of the whole map: [outputs, inputs]."""
+        super().__init__()
+        trained, (outputs, inputs) = weights.for_adapters(), shape
+        self.base, self.parallel = base, base.parallel
+        self.scale = ALPHA / rank
+        self.rows_cut = isinstance(base, ColumnParallelLinear)
+        self.narrow = trained.normal(
+            f"{name}.narrow", (rank, inputs), inputs**-0.5, split=None if self.rows_cut else 1
+        )
+        self.widen = trained.zeros((outputs, rank), split=0 if self.rows_cut else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parallel = self.parallel
+        if self.rows_cut:
+            thin = parallel.enter(F.linear(x, parallel.whole(self.narrow)))
+            wide = F.linear(thin, self.widen)
+        else:
+            thin = parallel.leave(F.linear(x, self.narrow))
+            wide = F.linear(thin, parallel.whole(self.widen))
+        return torch.add(self.base(x), wide, alpha=self.scale)
+
+
+def adapt(layer: nn.Module, weights: Weights, name: str, model: Model, training: Training) -> None:
+    """Add adapters to attention's matrices and those of a dense feed-forward part.
+
+    Matrices that share a product (query, key and value; gate and up) share an A. Experts, router,
+    embedding, norms and head are frozen and have none.
+    """
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size
+    shapes = {
+        "attention.query_key_value": (model.query_size + 2 * model.key_value_size, hidden),
+        "attention.output": (hidden, model.query_size),
+    }
+    if model.is_plain:
+        shapes |= {"feed_forward.up": (ffn, hidden), "feed_forward.down": (hidden, ffn)}
+    elif model.experts == 0:
+        shapes |= {"feed_forward.gate_up": (2 * ffn, hidden), "feed_forward.down": (hidden, ffn)}
+    for path, shape in shapes.items():
+        base = layer.get_submodule(path)
+        assert isinstance(base, (ColumnParallelLinear, RowParallelLinear))
+        adapted = AdaptedLinear(base, weights, f"{name}.{path}", shape, training.lora_rank)
+        layer.set_submodule(path, adapted)
 
 
 class TransformerLayer(nn.Module):
@@ -169,3 +240,31 @@ class Loss(nn.Module):
 def held_parameters(module: nn.Module) -> int:
     """Parameters that a rank holds, before ZeRO cuts them; a shared one counts once."""
     return sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())
+
+
+def stage_bounds(sequence: Sequence[Part], layers_of_stages: Sequence[int]) -> list[int]:
+    """Where stages begin in a list of parts, and where the last one ends: stages + 1 numbers.
+
+    ``layers_of_stages`` holds the number of transformer layers of each stage. Parts before the
+    layers are on the first stage, parts after them on the last.
+
+    Raises ValueError if the stages do not hold exactly the model's layers.
+    """
+    layers = [place for place, part in enumerate(sequence) if part.kind is TransformerLayer]
+    if sum(layers_of_stages) != len(layers):
+        raise ValueError(
+            f"the stages hold {sum(layers_of_stages)} layers, but the model has {len(layers)}: "
+            "make stage_layers agree with the model"
+        )
+    begins = [0]
+    for stage in range(1, len(layers_of_stages)):
+        begins.append(layers[sum(layers_of_stages[:stage])])
+    return [*begins, len(sequence)]
+
+
+def split_into_stages(
+    sequence: Sequence[Part], layers_of_stages: Sequence[int]
+) -> list[list[Part]]:
+    """A model's parts, stage by stage; see ``stage_bounds``."""
+    ends = stage_bounds(sequence, layers_of_stages)
+    return [list(sequence[begin:end]) for begin, end in pairwise(ends)]

@@ -22,7 +22,7 @@ from workflow_lib.records import Recomputation
 from workflow_lib.trainers.native import (
     collectives,
     expert_exchange,
-    expert_products,
+    experts,
     tensor_parallel,
 )
 
@@ -40,7 +40,7 @@ KEPT = [
     _aten._scaled_dot_product_fused_attention_overrideable.default,
     *collectives.OPERATORS,
     *tensor_parallel.OPERATORS,
-    *expert_products.OPERATORS,
+    *experts.OPERATORS,
     *expert_exchange.OPERATORS,
 ]
 

@@ -17,23 +17,19 @@ gradients are summed and reduced in fp32.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from workflow_lib.records import SUMS, Precisions, Training
 from workflow_lib.trainers.native.device import on_gpu
-from workflow_lib.trainers.native.engines.waiting import (
-    AfterAllReduce,
-    AloneAllGather,
-    AloneReduceScatter,
-)
 from workflow_lib.trainers.native.mesh import Mesh, lone_group
 from workflow_lib.trainers.native.precisions import DTYPES, named
 
@@ -190,3 +186,82 @@ def _spread(module: nn.Module) -> bool:
             "cannot reduce over different groups: put the experts into a module of their own"
         )
     return kinds == {False}
+
+
+# Every supported version of torch knows only these names of the collectives below.
+warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+
+
+class _Alone:
+    """A collective that never runs beside compute, for cells without overlap.
+
+    FSDP2 issues its collectives on streams of their own. Such a stream here waits for the compute
+    issued so far, and later compute waits for the collective. On a CPU there are no streams, and a
+    collective has ended when its call returns.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """An uninitialised buffer, as FSDP2 asks for it."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def wait_for_compute(self) -> None:
+        """Make the collective's stream, which is the current one, wait for the compute issued so
+        far."""
+        if on_gpu(self._device):
+            torch.cuda.current_stream(self._device).wait_stream(
+                torch.cuda.default_stream(self._device)
+            )
+
+    def hold_compute(self) -> None:
+        """Make compute that is issued from now on wait for the current stream."""
+        if on_gpu(self._device):
+            torch.cuda.default_stream(self._device).wait_stream(
+                torch.cuda.current_stream(self._device)
+            )
+
+
+class AloneAllGather(_Alone):
+    """Gathers a unit's weights while nothing is computed."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> None:
+        """Gather [n] elements of each rank into [ranks · n]; later compute waits for it."""
+        self.wait_for_compute()
+        dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
+        self.hold_compute()
+
+
+class AloneReduceScatter(_Alone):
+    """Reduces a unit's gradients while nothing is computed."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp.RedOpType,
+        async_op: bool = False,
+    ) -> None:
+        """Reduce [ranks · n] elements to this rank's [n]; later compute waits for it."""
+        self.wait_for_compute()
+        dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
+        self.hold_compute()
+
+
+class AfterAllReduce(_Alone):
+    """Called by FSDP2 once it has issued its own all-reduce on the current stream.
+
+    That stream already waits for the compute before it; this makes later compute wait for it.
+    """
+
+    def __call__(self, reduced: Tensor) -> None:
+        """Make later compute wait until ``reduced`` is complete."""
+        self.hold_compute()

@@ -15,13 +15,23 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from workflow_lib.records import SUMS, Cell, Precisions, Training
-from workflow_lib.trainers.native import stages
-from workflow_lib.trainers.native.clipping import NonfiniteGradient, clip_gradients, local_gradient
-from workflow_lib.trainers.native.engines.optimizer import adamw
 from workflow_lib.trainers.native.engines.sharding import Sharding
 from workflow_lib.trainers.native.float8 import precision_of_products
 from workflow_lib.trainers.native.mesh import Mesh, end_stages_group
-from workflow_lib.trainers.native.model import Loss, Part, TransformerLayer, held_parameters, parts
+from workflow_lib.trainers.native.model import (
+    Loss,
+    Part,
+    TransformerLayer,
+    held_parameters,
+    parts,
+    split_into_stages,
+)
+from workflow_lib.trainers.native.optimizer import (
+    NonfiniteGradient,
+    adamw,
+    clip_gradients,
+    local_gradient,
+)
 from workflow_lib.trainers.native.precisions import DTYPES, MOMENTS, named
 from workflow_lib.trainers.native.weights import Weights
 
@@ -80,7 +90,7 @@ class TorchEngine:
         lora = training.workload == "lora"
         weights = Weights(mesh, training.seed, held, adapters=DTYPES[SUMS] if lora else None)
         sequence = parts(cell.model, weights, training)
-        of_stages = stages.split(sequence, degrees.layers_of_stages(cell.model.layers))
+        of_stages = split_into_stages(sequence, degrees.layers_of_stages(cell.model.layers))
         #: this rank's stages, first to last
         self.chunks = chunks = [
             Chunk(of_stages[stage], self._sharding, training.compile)

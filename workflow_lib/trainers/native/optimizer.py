@@ -1,13 +1,16 @@
-"""Gradient clipping by the norm of the whole model's gradient, whatever the layout."""
+"""AdamW, and gradient clipping by the norm of the whole model's gradient, whatever the layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from workflow_lib.records import Training
+from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.mesh import Mesh
 
 MAXIMUM_GRADIENT_NORM = 1.0
@@ -79,3 +82,17 @@ def clip_gradients(
     ]
     torch._foreach_mul_(gradients, scale)
     return norm
+
+
+def adamw(
+    weights: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+    training: Training,
+    device: torch.device,
+) -> torch.optim.AdamW:
+    """AdamW with a cell's options, over weights or groups of them; on GPUs one fused kernel."""
+    return torch.optim.AdamW(
+        weights,
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+        fused=on_gpu(device),
+    )
