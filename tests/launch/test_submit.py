@@ -22,7 +22,7 @@ from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import ToldToEndError
-from workflow_lib.launch.owner import job_wait, owned_run, record_outcome, run_to_end, submit
+from workflow_lib.launch.owner import job_wait, record_outcome, run_lock, run_to_end, submit
 from workflow_lib.launch.schedulers import choice, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
@@ -302,7 +302,7 @@ def test_an_edited_script_is_refused(paths, use):
 def second_process(paths: RunPaths, capfd: Any) -> Iterator[list[OutcomeRecord]]:
     """One that waits while the block has the run; it has one outcome once the block is left."""
     outcomes: list[OutcomeRecord] = []
-    with owned_run.own(paths, Fake()):
+    with run_lock.acquire(paths, Fake()):
         thread = threading.Thread(
             target=lambda: outcomes.append(run_to_end.run_to_end(paths.directory, "slurm"))
         )

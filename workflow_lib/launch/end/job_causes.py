@@ -14,7 +14,7 @@ from typing import TypeVar
 from workflow_lib import records
 from workflow_lib.launch import gpu_faults
 from workflow_lib.launch.end import rank_ends
-from workflow_lib.launch.end.own_words import end_of, own_words
+from workflow_lib.launch.end.log_errors import first_error, tail
 from workflow_lib.launch.end.rank_ends import RankEnds
 from workflow_lib.launch.gpu_faults import GpuFault
 from workflow_lib.launch.processes import signal_name
@@ -223,7 +223,7 @@ def lost_nodes(evidence: Evidence) -> tuple[str, ...] | None:
     paths = evidence.paths
     for log in (paths.job_log(evidence.job_id), paths.training_log):
         with contextlib.suppress(OSError):  # a job that never began has none
-            text += end_of(log) + "\n"
+            text += tail(log) + "\n"
     if named := _FAILED_NODE.findall(text):
         return tuple(sorted(set(named)))
     return () if _CANCELLED_FOR_A_NODE.search(text) else None
@@ -243,7 +243,7 @@ def without_end_record(evidence: Evidence) -> str:
             cause += f": its script was ended by {signal_name(int(number))}"
         elif code.isdecimal() and int(code) in _SCRIPT_EXITS:
             cause += f": {_SCRIPT_EXITS[int(code)]}"
-    return f"{cause}; " + (_told_by(log) if log.exists() else f"see {paths.logs}")
+    return f"{cause}; " + (_quoted(log) if log.exists() else f"see {paths.logs}")
 
 
 def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
@@ -251,26 +251,26 @@ def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
     and no rank left a record.
     """
     if ended.failed_stage in _BEFORE_TRAINING:
-        words = own_words(paths.logs / "telemetry.log")
-        cause = f"{_BEFORE_TRAINING[ended.failed_stage]}{words.where}: {words.said}"
+        error = first_error(paths.logs / "telemetry.log")
+        cause = f"{_BEFORE_TRAINING[ended.failed_stage]}{error.where}: {error.message}"
         return Outcome.TELEMETRY_INVALID, cause
     if ended.failed_stage == "gpu_limits":
-        words = own_words(paths.logs / "gpu-limits.log")
-        return Outcome.ERROR, f"limits could not be set{words.where}: {words.said}"
+        error = first_error(paths.logs / "gpu-limits.log")
+        return Outcome.ERROR, f"limits could not be set{error.where}: {error.message}"
     if ended.training_exit_code is not None:
         return Outcome.ERROR, (
             f"training ended with {exit_code(ended.training_exit_code)} and no rank left a record "
-            f"of an error; {_told_by(paths.logs / 'training.log')}"
+            f"of an error; {_quoted(paths.logs / 'training.log')}"
         )
     log = paths.job_log(ended.job_id)
-    told = _told_by(log) if log.exists() else f"see {paths.logs}"
-    return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; {told}"
+    quoted = _quoted(log) if log.exists() else f"see {paths.logs}"
+    return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; {quoted}"
 
 
-def _told_by(log: Path) -> str:
+def _quoted(log: Path) -> str:
     """A clause with what a log says of a failure."""
-    words = own_words(log)
-    return f"{log} says{words.where}: {words.said}"
+    error = first_error(log)
+    return f"{log} says{error.where}: {error.message}"
 
 
 def exit_code(code: int) -> str:

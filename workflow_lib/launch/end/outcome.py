@@ -10,7 +10,7 @@ import os
 from workflow_lib import records, results
 from workflow_lib.launch.end import job_causes, rank_ends
 from workflow_lib.launch.end.job_causes import Evidence, gather
-from workflow_lib.launch.end.own_words import own_words
+from workflow_lib.launch.end.log_errors import first_error
 from workflow_lib.launch.end.rank_ends import Kind, RankEnd
 from workflow_lib.launch.script import checksum
 from workflow_lib.records import (
@@ -36,7 +36,7 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
     """
     evidence = gather(paths, state)
     ended = evidence.ended
-    outcome, cause = _how(evidence)
+    outcome, cause = _outcome_and_cause(evidence)
     if outcome not in (Outcome.COMPLETED, Outcome.NODE_FAILURE) and evidence.faults:
         cause += f"; its telemetry saw a fault ({evidence.faults[0]})"
     if outcome is not Outcome.COMPLETED and evidence.suspended is not None:
@@ -87,14 +87,14 @@ def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
     return bool(ran) and ran != hashlib.sha256(paths.script.read_bytes()).hexdigest()
 
 
-def _how(evidence: Evidence) -> tuple[Outcome, str]:
+def _outcome_and_cause(evidence: Evidence) -> tuple[Outcome, str]:
     if evidence.trained:
-        return _watched(evidence)
+        return _trained(evidence)
     # The error of the rank that failed first explains more than the scheduler's state. The
     # scheduler's state explains more than a rank that was killed or that waited for others.
     ranks, first = evidence.ranks, evidence.ranks.first
     stopped = evidence.stopped
-    if first is not None and first.kind is Kind.OWN and not _is_after(first, stopped):
+    if first is not None and first.kind is Kind.FAILED and not _is_after(first, stopped):
         fault = evidence.fault_of(first.node)
         if fault is not None and first.outcome in (Outcome.ERROR, Outcome.NODE_FAILURE):
             return Outcome.NODE_FAILURE, f"{fault}; {first.description}"
@@ -108,11 +108,11 @@ def _how(evidence: Evidence) -> tuple[Outcome, str]:
     if stopped is not None:
         return _stopped(evidence, stopped)
     if evidence.faults:
-        also = f"; {_of_waiting(evidence) or ranks.description}"
+        also = f"; {_waiting(evidence) or ranks.description}"
         return Outcome.NODE_FAILURE, str(evidence.faults[0]) + also.removesuffix("; ")
     if first is not None and first.kind in (Kind.KILLED, Kind.AFTERMATH):
         return first.outcome, ranks.description
-    if waited := _of_waiting(evidence):
+    if waited := _waiting(evidence):
         return Outcome.COMMUNICATION_TIMEOUT, waited
     if evidence.ended is None:
         return Outcome.ERROR, job_causes.without_end_record(evidence)
@@ -139,11 +139,11 @@ def _end_of_samplers(evidence: Evidence) -> str:
     if ended is None or not ended.telemetry_exit_code:
         return ""
     code = job_causes.exit_code(ended.telemetry_exit_code)
-    words = own_words(evidence.paths.logs / "telemetry.log")
-    return f" The sampler{words.where} ended with {code}: {words.said}"
+    error = first_error(evidence.paths.logs / "telemetry.log")
+    return f" The sampler{error.where} ended with {code}: {error.message}"
 
 
-def _watched(evidence: Evidence) -> tuple[Outcome, str]:
+def _trained(evidence: Evidence) -> tuple[Outcome, str]:
     """The outcome and cause of a run that trained to its end: whether telemetry covers it and
     limits held, and for a profiled run whether it left its traces.
     """
@@ -170,7 +170,7 @@ def _traced(paths: RunPaths) -> tuple[Outcome, str]:
     return Outcome.ERROR, f"rank {absent[0]} left no trace ({paths.trace(absent[0])} is missing)"
 
 
-def _of_waiting(evidence: Evidence) -> str:
+def _waiting(evidence: Evidence) -> str:
     """A clause: which rank waited in vain, in which collective, for which ranks; empty if none."""
     paths, ranks = evidence.paths, evidence.ranks
     stopped = rank_ends.stopped_by_watchdog(paths)
@@ -179,12 +179,12 @@ def _of_waiting(evidence: Evidence) -> str:
         return ""
     if stopped:
         rank, collective = next(iter(stopped.items()))
-        said = f"rank {rank_ends.with_node(paths, rank)} waited in vain in {collective}"
-        said += " (NCCL's watchdog)"
+        clause = f"rank {rank_ends.with_node(paths, rank)} waited in vain in {collective}"
+        clause += " (NCCL's watchdog)"
     else:
-        said = next(end.description for end in ranks.ends if end.kind is Kind.WAITED)
+        clause = next(end.description for end in ranks.ends if end.kind is Kind.WAITED)
     missing = rank_ends.missing_ranks(paths, waited | ranks.unknown)
-    return f"{missing}; {said}" if missing else said
+    return f"{missing}; {clause}" if missing else clause
 
 
 def _failed_nodes(evidence: Evidence, outcome: Outcome) -> tuple[str, ...]:

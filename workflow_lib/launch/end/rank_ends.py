@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from workflow_lib import records
-from workflow_lib.launch.end.own_words import own_words, warning_of_nccl
+from workflow_lib.launch.end.log_errors import first_error, nccl_warning
 from workflow_lib.records import (
     Cell,
     ErrorRecord,
@@ -26,7 +26,7 @@ _WATCHDOG = "Watchdog caught collective operation timeout: "
 _RANK, _OPERATION = re.compile(r"\[rank(\d+)\]"), re.compile(r"OpType=(\w+)")
 #: a traceback's frame in torch's collectives, and one in this project's
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (\w+)')
-_OWN_FRAME = re.compile(
+_PROJECT_FRAME = re.compile(
     r'File "[^"\n]*workflow_lib/(train(?:ers|ing)/\S+\.py)", line (\d+), in (\w+)'
 )
 #: how many ranks a sentence names at most
@@ -50,7 +50,7 @@ def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
     """Rank → the collective in which it waited, for each rank that NCCL's watchdog ended, in the
     log's order.
     """
-    found: dict[int, str] = {}
+    collectives: dict[int, str] = {}
     log = paths.training_log
     if log.exists():
         with records.open_file(log) as stream:
@@ -61,8 +61,8 @@ def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
                 rank = _RANK.search(line, 0, max(where, 0))
                 operation = _OPERATION.search(line, where)
                 if where >= 0 and rank and operation:
-                    found.setdefault(int(rank[1]), operation[1])
-    return found
+                    collectives.setdefault(int(rank[1]), operation[1])
+    return collectives
 
 
 def collective_of(traceback: str) -> str:
@@ -70,7 +70,7 @@ def collective_of(traceback: str) -> str:
     traceback = traceback[-bounds.TRACEBACK_LETTERS.most :]
     if named := _COLLECTIVE.findall(traceback):
         return str(named[-1])
-    if frames := _OWN_FRAME.findall(traceback):
+    if frames := _PROJECT_FRAME.findall(traceback):
         file, line, function = frames[-1]
         return f"{function}, {file}:{line}"
     return ""
@@ -96,7 +96,7 @@ class Kind(enum.IntEnum):
     """What ended a rank. The greater the value, the less it explains the run's end."""
 
     #: the rank itself: an error, a crash, an exit
-    OWN = 0
+    FAILED = 0
     #: a signal that did not come from the job's launcher
     KILLED = 1
     #: an error after the launcher had begun to end ranks
@@ -104,7 +104,7 @@ class Kind(enum.IntEnum):
     #: the rank waited for another rank in vain
     WAITED = 3
     #: the launcher told the rank to end
-    TOLD = 4
+    ENDED_BY_LAUNCHER = 4
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,11 @@ def read(paths: RunPaths) -> RankEnds:
     unknown: set[int] = set()
     errors = _records(paths.errors, ErrorRecord, damaged, unknown)
     exits = _records(paths.exits, ExitRecord, damaged, unknown)
-    told_unix_s = min((e.unix_time_s for e in exits.values() if e.told_to_end), default=None)
+    ending_unix_s = min((e.unix_time_s for e in exits.values() if e.told_to_end), default=None)
     waited = stopped_by_watchdog(paths)
-    ends = [_of_error(paths, error, told_unix_s) for error in errors.values()]
+    ends = [_from_error(paths, error, ending_unix_s) for error in errors.values()]
     ends += [
-        _of_exit(paths, exit_, exit_.rank in waited)
+        _from_exit(paths, exit_, exit_.rank in waited)
         for rank, exit_ in exits.items()
         if rank not in errors
     ]
@@ -178,7 +178,7 @@ def _order(end: RankEnd) -> tuple[int, float]:
 def _records(
     directory: Path, kind: type[_Record], damaged: list[str], unknown: set[int]
 ) -> dict[int, _Record]:
-    found = {}
+    by_rank = {}
     for path in sorted(directory.glob("rank*.json")):
         try:
             record = records.read_record(path, kind)
@@ -187,52 +187,54 @@ def _records(
             number = path.stem.removeprefix("rank")
             unknown |= {int(number)} if number.isdecimal() else set()
         else:
-            found[record.rank] = record
-    return found
+            by_rank[record.rank] = record
+    return by_rank
 
 
-def _of_error(paths: RunPaths, error: ErrorRecord, told_unix_s: float | None) -> RankEnd:
-    said = f"rank {error.rank} on {error.node}, in {error.phase}: {error.message}"
-    kind = Kind.OWN
+def _from_error(paths: RunPaths, error: ErrorRecord, ending_unix_s: float | None) -> RankEnd:
+    description = f"rank {error.rank} on {error.node}, in {error.phase}: {error.message}"
+    kind = Kind.FAILED
     if error.outcome is Outcome.COMMUNICATION_TIMEOUT:
         kind = Kind.WAITED
         if collective := collective_of(error.traceback):
-            said += f" (it waited in {collective})"
+            description += f" (it waited in {collective})"
     elif error.outcome is Outcome.ERROR:
-        if "NCCL error" in error.message and (warned := warning_of_nccl(paths.training_log)):
-            said += f"; NCCL says: {warned}"
-        said += f" (traceback: {paths.rank_error(error.rank)})"
-        if told_unix_s is not None and error.unix_time_s > told_unix_s:
+        if "NCCL error" in error.message and (warning := nccl_warning(paths.training_log)):
+            description += f"; NCCL says: {warning}"
+        description += f" (traceback: {paths.rank_error(error.rank)})"
+        if ending_unix_s is not None and error.unix_time_s > ending_unix_s:
             kind = Kind.AFTERMATH
-    return RankEnd(error.rank, error.node, error.unix_time_s, kind, error.outcome, said)
+    return RankEnd(error.rank, error.node, error.unix_time_s, kind, error.outcome, description)
 
 
-def _of_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
+def _from_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
     """``waited`` says whether NCCL's watchdog wrote that it ended this rank."""
     who = f"rank {ended.rank} on {ended.node}"
-    kind, outcome = Kind.OWN, Outcome.ERROR
+    kind, outcome = Kind.FAILED, Outcome.ERROR
     if ended.told_to_end:
-        kind, said = Kind.TOLD, f"{who} was told to end"
+        kind, description = Kind.ENDED_BY_LAUNCHER, f"{who} was told to end"
     elif ended.signal == "SIGKILL" and ended.out_of_memory_kills:
         outcome = Outcome.OUT_OF_MEMORY
-        said = (
+        description = (
             f"{who} was ended by SIGKILL, host memory having run out: the kernel ended "
             f"{ended.out_of_memory_kills} of its control group's processes for it"
         )
     elif ended.signal in _FROM_OUTSIDE:
         kind = Kind.KILLED
-        said = f"{who} was ended by {ended.signal}, which did not come from its launcher"
+        description = f"{who} was ended by {ended.signal}, which did not come from its launcher"
         if ended.signal == "SIGKILL":
-            said += (
+            description += (
                 "; whether host memory ran out is not known there"
                 if ended.out_of_memory_kills is None
                 else "; host memory had not run out"
             )
     elif waited:
         kind, outcome = Kind.WAITED, Outcome.COMMUNICATION_TIMEOUT
-        said = f"{who} was ended by NCCL's watchdog"
+        description = f"{who} was ended by NCCL's watchdog"
     else:
         how = f"crashed with {ended.signal}" if ended.signal else f"exited with {ended.exit_code}"
         log = paths.training_log
-        said = f"{who} {how} and left no error record; {log} says: {own_words(log).said}"
-    return RankEnd(ended.rank, ended.node, ended.unix_time_s, kind, outcome, said)
+        description = (
+            f"{who} {how} and left no error record; {log} says: {first_error(log).message}"
+        )
+    return RankEnd(ended.rank, ended.node, ended.unix_time_s, kind, outcome, description)

@@ -10,8 +10,8 @@ from pathlib import Path
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import owned_run
-from workflow_lib.launch.owner.owned_run import OwnedRun
+from workflow_lib.launch.owner import run_lock
+from workflow_lib.launch.owner.run_lock import LockedRun
 from workflow_lib.launch.schedulers import queries, slurm
 from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
 
@@ -80,7 +80,7 @@ class NotYetError(RuntimeError):
 class JobWait:
     """One process's wait for the end of a run's job."""
 
-    def __init__(self, run: OwnedRun, job: JobRecord, patience_s: float | None = None) -> None:
+    def __init__(self, run: LockedRun, job: JobRecord, patience_s: float | None = None) -> None:
         """``patience_s`` is how long to wait, in s; None means without end."""
         self.job = job
         #: whether the scheduler's first answer was that the job is over
@@ -111,8 +111,8 @@ class JobWait:
                 return None
             written = _end_record_at(self._paths.ended)
             state = self._settled()
-            if state is None and owned_run.is_of_another(self.job):
-                raise self._left_alone()  # it may be in the queue again
+            if state is None and run_lock.is_foreign(self.job):
+                raise self._foreign_job_error()  # it may be in the queue again
             if _end_record_at(self._paths.ended) != written:
                 continue  # the job has begun again meanwhile
             if not self._scheduler.will_start_again(state):
@@ -137,8 +137,8 @@ class JobWait:
                 if queries.word(state) == queries.LOST and self._writes():
                     state = None
                 if self._scheduler.is_over(state):
-                    if queries.word(state) == queries.LOST and owned_run.is_of_another(self.job):
-                        raise self._left_alone()
+                    if queries.word(state) == queries.LOST and run_lock.is_foreign(self.job):
+                        raise self._foreign_job_error()
                     self.was_over = not (waited or self._has_grown)
                     self._wait_for_end_record()
                     return state
@@ -155,12 +155,12 @@ class JobWait:
         """Whether the files of a job that Slurm does not know have grown lately."""
         files = [self._paths.environment]
         files += [*self._paths.telemetry.glob("*.csv"), *self._paths.steps.glob("*.csv")]
-        found = []
+        files_now = []
         for path in files:
             with contextlib.suppress(FileNotFoundError):  # the job may set an attempt aside
                 stat = path.stat()
-                found.append((path.name, stat.st_size, stat.st_mtime_ns))
-        written = frozenset(found)
+                files_now.append((path.name, stat.st_size, stat.st_mtime_ns))
+        written = frozenset(files_now)
         now = time.monotonic()
         if written != self._written:
             if self._written is not None and not self._has_grown:
@@ -169,8 +169,8 @@ class JobWait:
             self._written, self._written_at = written, now
         return bool(written) and now - self._written_at <= QUIET_S
 
-    def _left_alone(self) -> Exception:
-        return owned_run.left_alone(f"job {self.job.job_id}", self.job, self._paths.job)
+    def _foreign_job_error(self) -> Exception:
+        return run_lock.foreign_job_error(f"job {self.job.job_id}", self.job, self._paths.job)
 
     def _is_held(self, state: JobState | None) -> bool:
         """Whether Slurm has held the job for 60 s or more, and the job has not visibly started."""
@@ -185,8 +185,8 @@ class JobWait:
     def _cancel_held(self) -> bool:
         """Cancel a job that no node launched. Returns whether that succeeded."""
         problem = self._scheduler.cancel(self.job)
-        said = "it was cancelled" if problem is None else f"it could not be cancelled: {problem}"
-        say(f"no node launched job {self.job.job_id}, and the scheduler holds it; {said}")
+        result = "it was cancelled" if problem is None else f"it could not be cancelled: {problem}"
+        say(f"no node launched job {self.job.job_id}, and the scheduler holds it; {result}")
         return problem is None
 
     def _wait_for_end_record(self) -> None:

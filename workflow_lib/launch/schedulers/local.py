@@ -53,7 +53,7 @@ class Local:
         name = f"TRIPTYCH_JOB={submission.record.job_name}"
         command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
         start = [sys.executable, "-m", "workflow_lib.launch.schedulers.local_start"]
-        done = subprocess.run(
+        result = subprocess.run(
             open_files.as_found([*start, str(paths.logs), shlex.join(command), str(LIMIT_MIN)]),
             capture_output=True,
             text=True,
@@ -63,10 +63,12 @@ class Local:
             start_new_session=True,
             pass_fds=() if lock is None else (lock,),
         )
-        if done.returncode or not done.stdout.isdigit():
-            said = done.stderr.strip() or f"it ended with code {done.returncode} and no message"
-            raise SubmissionError(f"submitit started no job: {said}")
-        return done.stdout
+        if result.returncode or not result.stdout.isdigit():
+            reason = (
+                result.stderr.strip() or f"it ended with code {result.returncode} and no message"
+            )
+            raise SubmissionError(f"submitit started no job: {reason}")
+        return result.stdout
 
     def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
         """Look for the job's controller among the processes of this machine."""
