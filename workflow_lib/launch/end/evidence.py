@@ -1,26 +1,47 @@
-"""How the ranks of a run ended, and which of these ends explains the others."""
+"""What is known of a run's end: the files that it left, how its ranks ended, and which rank's end
+explains the others.
+"""
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
-from collections.abc import Collection
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from workflow_lib import records
-from workflow_lib.launch.end.log_errors import first_error, nccl_warning
+from workflow_lib.launch import gpu_faults
+from workflow_lib.launch.end.log_errors import first_error, nccl_warning, tail
+from workflow_lib.launch.gpu_faults import GpuFault
 from workflow_lib.records import (
-    Cell,
+    EndedRecord,
     ErrorRecord,
     ExitRecord,
+    JobRecord,
+    JobState,
     Outcome,
     RankRecord,
     RunPaths,
+    StopRecord,
+    SuspensionRecord,
+    TelemetryStart,
     bounds,
 )
 
+_Record = TypeVar("_Record", ErrorRecord, ExitRecord)
+_JobFile = TypeVar("_JobFile", EndedRecord, StopRecord, SuspensionRecord)
+
+#: a file system with less free space than this, in bytes, is called full
+_FULL_BELOW = 65536
+#: What Slurm writes into a job's log if a node failed under a step. The job itself may go on and
+#: end as FAILED. srun also names the node.
+_CANCELLED_FOR_A_NODE = re.compile(r"^slurmstepd: .*CANCELLED AT \S+ DUE TO NODE FAILURE", re.M)
+_FAILED_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.M)
 #: the line that NCCL's watchdog writes before it ends a process, which Python does not see
 _WATCHDOG = "Watchdog caught collective operation timeout: "
 _RANK, _OPERATION = re.compile(r"\[rank(\d+)\]"), re.compile(r"OpType=(\w+)")
@@ -29,21 +50,6 @@ _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (\w+)')
 _PROJECT_FRAME = re.compile(
     r'File "[^"\n]*workflow_lib/(train(?:ers|ing)/\S+\.py)", line (\d+), in (\w+)'
 )
-#: how many ranks a sentence names at most
-_NAMED = 4
-
-
-def missing_ranks(paths: RunPaths, waited: Collection[int]) -> str:
-    """A clause that names the ranks of the run that are not in ``waited``; empty if all are."""
-    world_size = records.read_record(paths.cell, Cell).degrees.world_size
-    missing = [rank for rank in range(world_size) if rank not in waited]
-    if not missing:
-        return ""
-    names = [with_node(paths, rank) for rank in missing[:_NAMED]]
-    if len(missing) > _NAMED:
-        names.append(f"{len(missing) - _NAMED} more")
-    ranks = "rank" if len(missing) == 1 else "ranks"
-    return f"{ranks} {', '.join(names)} did not arrive"
 
 
 def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
@@ -76,16 +82,6 @@ def collective_of(traceback: str) -> str:
     return ""
 
 
-def with_node(paths: RunPaths, rank: int) -> str:
-    """A rank and its node, e.g. "3 on node7"; the rank alone if its node is not known."""
-    try:
-        record = records.read_if_there(paths.rank(rank), RankRecord)
-    except records.RecordError:
-        return f"{rank}"  # the record is damaged
-    return f"{rank} on {record.node}" if record is not None else f"{rank}"
-
-
-_Record = TypeVar("_Record", ErrorRecord, ExitRecord)
 #: signals that other processes send; a process that ends by any other signal has crashed
 _FROM_OUTSIDE = frozenset(
     f"SIG{name}" for name in ("KILL", "TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "XCPU")
@@ -127,6 +123,8 @@ class RankEnds:
 
     #: the ends of ranks that failed; the one that explains the run best comes first
     ends: tuple[RankEnd, ...]
+    #: rank → the collective in which it waited, where NCCL's watchdog ended it
+    watchdog: Mapping[int, str]
     #: records that could not be read, and why
     damaged: tuple[str, ...]
     #: the ranks that these damaged records belong to
@@ -151,21 +149,21 @@ class RankEnds:
         return self.first.description + more
 
 
-def read(paths: RunPaths) -> RankEnds:
+def read_rank_ends(paths: RunPaths) -> RankEnds:
     """Read how the ranks ended, as the ranks and their watchers recorded it."""
     damaged: list[str] = []
     unknown: set[int] = set()
     errors = _records(paths.errors, ErrorRecord, damaged, unknown)
     exits = _records(paths.exits, ExitRecord, damaged, unknown)
     ending_unix_s = min((e.unix_time_s for e in exits.values() if e.told_to_end), default=None)
-    waited = stopped_by_watchdog(paths)
+    watchdog = stopped_by_watchdog(paths)
     ends = [_from_error(paths, error, ending_unix_s) for error in errors.values()]
     ends += [
-        _from_exit(paths, exit_, exit_.rank in waited)
+        _from_exit(paths, exit_, exit_.rank in watchdog)
         for rank, exit_ in exits.items()
         if rank not in errors
     ]
-    return RankEnds(tuple(sorted(ends, key=_order)), tuple(damaged), frozenset(unknown))
+    return RankEnds(tuple(sorted(ends, key=_order)), watchdog, tuple(damaged), frozenset(unknown))
 
 
 def _order(end: RankEnd) -> tuple[int, float]:
@@ -238,3 +236,143 @@ def _from_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
             f"{who} {how} and left no error record; {log} says: {first_error(log).message}"
         )
     return RankEnd(ended.rank, ended.node, ended.unix_time_s, kind, outcome, description)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The files that a run left, and what the scheduler says of its job."""
+
+    paths: RunPaths
+    #: the job's end record; null if there is none that can be read
+    ended: EndedRecord | None
+    #: the job's state from the scheduler; null if the scheduler does not know it
+    state: JobState | None
+    job_id: str | None
+    #: why the job was stopped early; null if it was not
+    stopped: StopRecord | None
+    #: for how long the job was suspended; null if it was not
+    suspended: SuspensionRecord | None
+    ranks: RankEnds
+    #: the ranks' records that can be read, by rank
+    rank_records: Mapping[int, RankRecord]
+    #: the likeliest cause first
+    faults: tuple[GpuFault, ...]
+    #: why limits of GPUs were not in force throughout training; see gpu_faults.not_kept
+    limits_not_kept: str
+    #: which GPUs may still have the run's limits; see gpu_faults.left
+    limits_left: str
+    #: the directory, of the run's files or of its logs, whose file system is full; null if there is
+    #: none. A quota that is used up is not seen
+    full: Path | None
+    #: the checksums of the code that the job's parts recorded; null for a part that recorded none
+    code: frozenset[str | None]
+    #: records that could not be read, and why
+    damaged: tuple[str, ...]
+
+    @property
+    def trained(self) -> bool:
+        """Whether training and all other stages of the job succeeded."""
+        ended = self.ended
+        return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
+
+    @functools.cached_property
+    def lost_nodes(self) -> tuple[str, ...] | None:
+        """The nodes that failed under a step of the job, as Slurm wrote into its logs.
+
+        () if a node failed and the logs do not name it, and None if no node failed.
+        """
+        text = ""
+        for log in (self.paths.job_log(self.job_id), self.paths.training_log):
+            with suppress(OSError):  # a job that never began has none
+                text += tail(log) + "\n"
+        if named := _FAILED_NODE.findall(text):
+            return tuple(sorted(set(named)))
+        return () if _CANCELLED_FOR_A_NODE.search(text) else None
+
+    def with_node(self, rank: int) -> str:
+        """A rank and its node, e.g. "3 on node7"; the rank alone if its node is not known."""
+        record = self.rank_records.get(rank)
+        return f"{rank} on {record.node}" if record is not None else f"{rank}"
+
+    def fault_of(self, node: str) -> GpuFault | None:
+        """The likeliest fault of a node's GPUs; None if they had none."""
+        return next((fault for fault in self.faults if fault.node == node), None)
+
+
+def gather(paths: RunPaths, state: JobState | None) -> Evidence:
+    """Read the files that the run left.
+
+    Raises records.RecordError if its ``job.json`` cannot be read.
+    """
+    unread: list[str] = []
+    ended = _read(paths.ended, EndedRecord, unread)
+    stopped = _read(paths.stopped, StopRecord, unread)
+    suspended = _read(paths.suspended, SuspensionRecord, unread)
+    job = records.read_if_there(paths.job, JobRecord)
+    ranks = read_rank_ends(paths)
+    rank_records = _rank_records(paths)
+    faults, unread_events = gpu_faults.find(paths)
+    not_kept = left = ""
+    try:
+        not_kept = gpu_faults.not_kept(paths, ended.nodes if ended else ())
+        left = gpu_faults.left(paths)
+    except records.RecordError as error:
+        not_kept = f"what became of the GPUs' limits cannot be read: {error}"
+    return Evidence(
+        paths=paths,
+        ended=ended,
+        state=state,
+        job_id=ended.job_id if ended else (job.job_id if job else None),
+        stopped=stopped,
+        suspended=suspended,
+        ranks=ranks,
+        rank_records=rank_records,
+        faults=tuple(faults),
+        limits_not_kept=not_kept,
+        limits_left=left,
+        full=_full(paths),
+        code=frozenset(_code(paths, ended, rank_records)),
+        damaged=(*unread, *ranks.damaged, *unread_events),
+    )
+
+
+def _rank_records(paths: RunPaths) -> dict[int, RankRecord]:
+    by_rank = {}
+    for path in paths.steps.glob("rank*.json"):
+        with suppress(records.RecordError):
+            record = records.read_record(path, RankRecord)
+            by_rank[record.rank] = record
+    return by_rank
+
+
+def _code(
+    paths: RunPaths, ended: EndedRecord | None, ranks: Mapping[int, RankRecord]
+) -> Iterator[str | None]:
+    """The checksum of the code that each part of the job recorded."""
+    if ended is not None:
+        yield ended.code_sha256
+    # Damaged records are named by those who need them.
+    with suppress(records.RecordError, FileNotFoundError):
+        began = records.read_json(paths.environment)
+        code = began.get("code_sha256") if isinstance(began, dict) else None
+        yield code if isinstance(code, str) else None
+    yield from (record.code_sha256 for record in ranks.values())
+    for node in paths.sampled_nodes():
+        with suppress(records.RecordError):
+            yield records.read_record(paths.telemetry_start(node), TelemetryStart).code_sha256
+
+
+def _full(paths: RunPaths) -> Path | None:
+    for directory in (paths.directory, paths.logs):
+        if directory.is_dir() and shutil.disk_usage(directory).free < _FULL_BELOW:
+            return directory
+    return None
+
+
+def _read(path: Path, kind: type[_JobFile], unread: list[str]) -> _JobFile | None:
+    """A record that the job wrote; None if it is missing or, as noted in ``unread``, damaged."""
+    try:
+        return records.read_if_there(path, kind)
+    except records.RecordError as error:
+        unread.append(str(error))
+        return None
