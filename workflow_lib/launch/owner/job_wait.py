@@ -104,7 +104,7 @@ class JobWait:
         """
         while True:
             state = self._wait_once()
-            if not self._paths.ended.exists() or self._scheduler.is_over(state):
+            if not self._paths.ended.exists() or queries.is_over(state):
                 return state
             if _ended_well(self._paths.ended):
                 # The job succeeded: the scheduler's state cannot change that.
@@ -115,12 +115,12 @@ class JobWait:
                 raise self._foreign_job_error()  # it may be in the queue again
             if _end_record_at(self._paths.ended) != written:
                 continue  # the job has begun again meanwhile
-            if not self._scheduler.will_start_again(state):
+            if not queries.will_start_again(state):
                 return state
             word = state.state if state is not None else ""
             say(f"the scheduler requeued job {self.job.job_id} ({word}); it will start again")
             while _end_record_at(self._paths.ended) == written:
-                if self._scheduler.is_over(self._state()):
+                if queries.is_over(self._state()):
                     break
                 self._pause(min(ASK_EVERY_S, 5.0))
 
@@ -136,7 +136,7 @@ class JobWait:
                 state = self._state()
                 if queries.word(state) == queries.LOST and self._writes():
                     state = None
-                if self._scheduler.is_over(state):
+                if queries.is_over(state):
                     if queries.word(state) == queries.LOST and run_lock.is_foreign(self.job):
                         raise self._foreign_job_error()
                     self.was_over = not (waited or self._has_grown)
@@ -174,7 +174,7 @@ class JobWait:
 
     def _is_held(self, state: JobState | None) -> bool:
         """Whether Slurm has held the job for 60 s or more, and the job has not visibly started."""
-        if not self._scheduler.is_held_unlaunched(state):
+        if not queries.is_held_unlaunched(state):
             self._held_since = None
             return False
         self._held_since = self._held_since or time.monotonic()
@@ -209,7 +209,7 @@ class JobWait:
         deadline = time.monotonic() + SETTLE_S
         while True:
             state = self._state()
-            settled = self._scheduler.is_over(state) or self._scheduler.will_start_again(state)
+            settled = queries.is_over(state) or queries.will_start_again(state)
             if settled or time.monotonic() > deadline:
                 return state
             self._pause(LOOK_EVERY_S)

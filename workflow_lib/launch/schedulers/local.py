@@ -20,6 +20,7 @@ from pathlib import Path
 
 from workflow_lib.launch import open_files
 from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.schedulers.queries import FINISHED
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
 from workflow_lib.records import JobRecord, JobState, SubmissionRecord
@@ -84,7 +85,7 @@ class Local:
 
     def state(self, job: JobRecord) -> JobState | None:
         """RUNNING while the controller's process runs, else FINISHED."""
-        return JobState("RUNNING" if _controls(job.job_id) else "FINISHED")
+        return JobState("RUNNING" if _controls(job.job_id) else FINISHED)
 
     def cancel(self, job: JobRecord) -> str | None:
         """Send SIGTERM to the controller, which passes it on to the script. A script that was
@@ -104,18 +105,6 @@ class Local:
 
     def forget_submission(self, record: SubmissionRecord) -> None:
         """Nothing was kept."""
-
-    def is_over(self, state: JobState | None) -> bool:
-        """Whether the process has ended; it never starts again."""
-        return state is not None and state.state == "FINISHED"
-
-    def will_start_again(self, state: JobState | None) -> bool:
-        """Never: there is no queue here."""
-        return False
-
-    def is_held_unlaunched(self, state: JobState | None) -> bool:
-        """Never: there is no queue here."""
-        return False
 
 
 def _terminate(job_id: str) -> None:

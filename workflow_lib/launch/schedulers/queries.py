@@ -15,9 +15,11 @@ from workflow_lib.records import JobState
 ANSWER_TIMEOUT_S = 60.0
 #: this project's state of a job if neither squeue nor sacct knows how it ended
 LOST = "LOST"
+#: this project's state of a job on this machine whose process has ended
+FINISHED = "FINISHED"
 #: states in which a job has ended for good
-_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", LOST)
-_OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
+_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL")
+_OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED", LOST, FINISHED)
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _NAMED = "@"
 _SCONTROL_FIELDS = re.compile(r"(?:^| )(JobName|JobState|Reason|ExitCode)=(\S+)")

@@ -228,18 +228,6 @@ class Slurm:
         """Stop asking for the name."""
         self._states.forget(record.job_name)
 
-    def is_over(self, state: JobState | None) -> bool:
-        """A requeued job is not over: it waits for its next start."""
-        return queries.is_over(state)
-
-    def will_start_again(self, state: JobState | None) -> bool:
-        """Slurm requeues by itself after a node failure and, if so configured, a preemption."""
-        return queries.will_start_again(state)
-
-    def is_held_unlaunched(self, state: JobState | None) -> bool:
-        """Slurm puts such a job back into the queue, and holds it there."""
-        return queries.is_held_unlaunched(state)
-
 
 def _excluded(script: Path) -> list[str]:
     """Nodes that the script itself excludes: sbatch's option --exclude would replace them."""
