@@ -18,11 +18,11 @@ def settle_lock():
         path = lock_holders.announce(snakemake.absolute(), own)
         atexit.register(path.unlink, missing_ok=True)
     found = lock_holders.examine(snakemake, own)
-    if found.said and found.stale:
+    if found.message and found.stale:
         done = "without --dry-run its lock is lifted" if dry else "its lock is lifted"
-        logger.warning(f"{found.said}; {done}")
-    elif found.said and not dry:
-        logger.warning(found.said)
+        logger.warning(f"{found.message}; {done}")
+    elif found.message and not dry:
+        logger.warning(found.message)
     if not dry:
         for each in found.stale:
             each.unlink(missing_ok=True)

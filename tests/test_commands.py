@@ -17,12 +17,14 @@ from workflow_lib.records import bounds
 LONG_S = 200.0
 
 
-def sh(text: str, timeout_s: float = LONG_S) -> commands.Answer:
+def sh(text: str, timeout_s: float = LONG_S) -> commands.CommandResult:
     return commands.run(["sh", "-c", text], timeout_s)
 
 
 def test_an_answer_has_both_streams_and_how_the_command_ended() -> None:
-    assert sh("echo a; printf 'gr\\374n' >&2; exit 3") == commands.Answer(3, "a\n", "gr\ufffdn")
+    assert sh("echo a; printf 'gr\\374n' >&2; exit 3") == commands.CommandResult(
+        3, "a\n", "gr\ufffdn"
+    )
 
 
 def test_what_is_within_the_bound_comes_whole() -> None:

@@ -29,6 +29,7 @@ from workflow_lib.config import Platform
 from workflow_lib.launch import interruption, rendering
 from workflow_lib.launch.interruption import InterruptedRunError, pause, signals_noted
 from workflow_lib.launch.owner.submit import look_for
+from workflow_lib.launch.schedulers import queries
 from workflow_lib.launch.schedulers.choice import choose
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, refused
 from workflow_lib.launch.schedulers.scheduler import Submission
@@ -221,10 +222,10 @@ def of_job(planned: PlannedCell, platform: Platform, paths: CheckPaths) -> Itera
     print(f"Job {job_id} was submitted; Ctrl-C cancels it.", file=sys.stderr, flush=True)
     state = None
     try:
-        while not scheduler.is_over(state) and len(_nodes(paths)) < cell.nodes:
+        while not queries.is_over(state) and len(_nodes(paths)) < cell.nodes:
             pause(_LOOK_EVERY_S)
             state = scheduler.state(job)
-            if scheduler.is_held_unlaunched(state):
+            if queries.is_held_unlaunched(state):
                 left = scheduler.cancel(job)
                 held = f"no node could launch job {job_id}: ask your admin"
                 yield Finding("job", False, f"{held}; it is left: {left}" if left else held)

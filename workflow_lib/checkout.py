@@ -21,14 +21,14 @@ def of_package() -> Path | None:
 
 def here() -> Path:
     """The working directory, if it is a clone. Raises CheckoutError if it is not."""
-    found = _if_clone(Path.cwd())
-    if found is None:
+    clone_here = _if_clone(Path.cwd())
+    if clone_here is None:
         raise CheckoutError(
             f"{Path.cwd()} has no workflow/Snakefile with rules/ and profiles/: this command needs "
             "a clone of the repository; change to the clone and give the command again"
             + (f": cd {shlex.quote(str(clone))}" if (clone := of_package()) else "")
         )
-    return found
+    return clone_here
 
 
 def of_package_or_here() -> Path:

@@ -33,7 +33,7 @@ class TooMuchError(OSError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """How a command ended, and what it printed. Bytes that are not UTF-8 are replaced."""
 
     exit_code: int
@@ -46,7 +46,7 @@ class Answer:
         return " ".join(self.errors.split()) or f"exit code {self.exit_code}"
 
 
-class Listener:
+class OutputReader:
     """Reads the output of a process until it ends or has printed too much."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -59,11 +59,13 @@ class Listener:
             assert stream is not None
             # A copy of the descriptor, because Popen closes its own, and a thread may still read.
             descriptor = os.dup(stream.fileno())
-            thread = threading.Thread(target=self._listen, args=(descriptor, read), daemon=True)
+            thread = threading.Thread(
+                target=self._read_stream, args=(descriptor, read), daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
-    def wait(self, timeout_s: float) -> Answer:
+    def wait(self, timeout_s: float) -> CommandResult:
         """Wait until the process has ended and both streams are closed. Returns its output.
 
         Raises subprocess.TimeoutExpired, after which wait may be called again, and TooMuchError.
@@ -78,15 +80,15 @@ class Listener:
             raise TooMuchError(
                 f"printed over {bounds.COMMAND_BYTES.most >> 20} MiB, more than any answer of it"
             )
-        output, errors = (each.decode("utf-8", "replace") for each in self._read)
-        return Answer(exit_code, output, errors)
+        output, errors = (stream.decode("utf-8", "replace") for stream in self._read)
+        return CommandResult(exit_code, output, errors)
 
     def kill(self) -> None:
         """Kill the process and the processes that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _listen(self, descriptor: int, read: bytearray) -> None:
+    def _read_stream(self, descriptor: int, read: bytearray) -> None:
         with open(descriptor, "rb", buffering=0) as stream:
             while block := stream.read(_BLOCK_BYTES):
                 read += block
@@ -109,7 +111,7 @@ def slurm_environment() -> dict[str, str]:
 
 def run_slurm(
     command: Sequence[str], timeout_s: float, check: Callable[[], None] = lambda: None
-) -> Answer:
+) -> CommandResult:
     """Run a command of Slurm to its end, as :func:`run`, in the :func:`slurm_environment`."""
     return run(command, timeout_s, slurm_environment(), check)
 
@@ -119,7 +121,7 @@ def run(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     check: Callable[[], None] = lambda: None,
-) -> Answer:
+) -> CommandResult:
     """Run a command to its end, with the variables ``environment`` or else those of this process.
     Ctrl-C in a terminal does not reach the command. ``check`` is called twice a second.
 
@@ -136,16 +138,16 @@ def run(
         process_group=0,
         env=environment,
     ) as process:
-        listener = Listener(process)
+        reader = OutputReader(process)
         try:
             while True:
                 try:
                     left_s = max(0.0, until_s - time.monotonic())
-                    return listener.wait(min(left_s, _LOOK_EVERY_S))
+                    return reader.wait(min(left_s, _LOOK_EVERY_S))
                 except subprocess.TimeoutExpired:
                     if time.monotonic() >= until_s:
                         raise subprocess.TimeoutExpired(command, timeout_s) from None
                 check()
         finally:
             if process.poll() is None:
-                listener.kill()
+                reader.kill()

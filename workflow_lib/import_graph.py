@@ -12,7 +12,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
 #: a statement by which modules here import: its module and names, or modules. One in a docstring
-#: is found as well.
+#: matches as well.
 _IMPORT = re.compile(
     rf"^[ \t]*(?:from ({_PACKAGE.name}[\w.]*) import (\([^)]*\)|.*)|import ({_PACKAGE.name}.*))",
     re.MULTILINE,
@@ -33,25 +33,25 @@ def files_behind(*modules: str, package: Path = _PACKAGE) -> list[Path]:
         if path is None:
             raise ModuleNotFoundError(f"{package} has no module {name}")
         reached[name] = path
-        found = {_module_of(each, package) for each in _imported(path)}
-        found.add(name.rpartition(".")[0])  # Python runs a package before what it holds.
-        waiting |= found - reached.keys()
+        imported = {_module_of(name, package) for name in _imported(path)}
+        imported.add(name.rpartition(".")[0])  # Python runs a package before what it holds.
+        waiting |= imported - reached.keys()
     directories = {path.parent for path in reached.values()}
-    beside = (file for directory in directories for file in _data_of(directory))
-    return sorted({*reached.values(), *beside})
+    data = (file for directory in directories for file in _data_of(directory))
+    return sorted({*reached.values(), *data})
 
 
 def _imported(path: Path) -> tuple[str, ...]:
     """The names that a file imports from the package, each within it."""
-    found = []
+    imported = []
     for module, names, modules in _IMPORT.findall(path.read_text(encoding="utf-8")):
         of = f"{module}." if module else ""
         # Of `name as other`, the name.
-        each = (
+        listed = (
             name.split()[0] for name in (names or modules).strip("()").split(",") if name.split()
         )
-        found += [f"{of}{name}".partition(".")[2] for name in each]
-    return tuple(found)
+        imported += [f"{of}{name}".partition(".")[2] for name in listed]
+    return tuple(imported)
 
 
 def _module_of(name: str, package: Path) -> str:

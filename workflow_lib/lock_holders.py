@@ -54,7 +54,7 @@ class Finding:
     """The result of examining a directory's lock."""
 
     #: a line for the user; null if there is nothing to say
-    said: str | None
+    message: str | None
     #: lock files that dead holders left, and the records of these holders
     stale: tuple[Path, ...] = ()
 
@@ -140,15 +140,17 @@ def is_dead(holder: Holder, own: Holder) -> bool:
 
 def _holders(snakemake: Path, own: Holder) -> Mapping[Path, Holder | None]:
     """File → holder, for all holders but ``own``; None for a file that cannot be read."""
-    found: dict[Path, Holder | None] = {}
+    holders: dict[Path, Holder | None] = {}
     for path in sorted(snakemake.glob("lock_holders/*.json")):
         try:
-            found[path] = records.read_record(path, Holder)
+            holders[path] = records.read_record(path, Holder)
         except FileNotFoundError:
             continue  # the process has just ended
         except (OSError, RecordError):
-            found[path] = None
-    return {path: each for path, each in found.items() if each is None or not _same(each, own)}
+            holders[path] = None
+    return {
+        path: holder for path, holder in holders.items() if holder is None or not _same(holder, own)
+    }
 
 
 def _same(one: Holder, other: Holder) -> bool:
@@ -159,7 +161,7 @@ def _same(one: Holder, other: Holder) -> bool:
 def _who_may_hold(others: list[Holder | None], own: Holder) -> str:
     """A line that says which processes may hold the lock, and what to do."""
     known = [other for other in others if other is not None]
-    here = [each for each in known if each.host == own.host]
+    here = [holder for holder in known if holder.host == own.host]
     if here:
         return (
             f"{', '.join(map(str, here))} works in this directory. If both would make the same "

@@ -38,7 +38,7 @@ from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import ArchiveError, manifest, write_bag
 from workflow_lib.archive.unpacking import unpack
-from workflow_lib.launch.end import rank_ends
+from workflow_lib.launch.end import evidence
 from workflow_lib.records import RecordError, RunPaths
 from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.report.cell_page import files as page_files
@@ -372,8 +372,8 @@ def _read_log(content: bytes, directory: Path) -> None:
     run.logs.mkdir(parents=True, exist_ok=True)
     log = run.logs / "training.log"
     log.write_bytes(content)
-    rank_ends.stopped_by_watchdog(run)
-    rank_ends.collective_of(content.decode("utf-8", "replace"))
+    evidence.stopped_by_watchdog(run)
+    evidence.collective_of(content.decode("utf-8", "replace"))
     shown = tail(log, cleaning({"MY_TOKEN": "abcdefghij"}))
     assert "abcdefghij" not in shown
     assert shown.replace("\n", "").isprintable()

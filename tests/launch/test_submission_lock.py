@@ -84,9 +84,9 @@ def test_ctrl_c_ends_the_wait_for_the_lock():
 
 def waiting(scheduler: Slurm, count: int) -> None:
     """Returns when so many threads wait for their turn."""
-    with scheduler._turns._changed:
-        while len(scheduler._turns._waiting) < count:
-            scheduler._turns._changed.wait(0.01)
+    with scheduler._lock._changed:
+        while len(scheduler._lock._waiting) < count:
+            scheduler._lock._changed.wait(0.01)
 
 
 def test_of_those_that_wait_the_earliest_run_comes_next():

@@ -22,8 +22,8 @@ from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import ToldToEndError
-from workflow_lib.launch.owner import job_wait, owned_run, record_outcome, run_to_end, submit
-from workflow_lib.launch.schedulers import choice, refusals, slurm
+from workflow_lib.launch.owner import job_wait, record_outcome, run_lock, run_to_end, submit
+from workflow_lib.launch.schedulers import choice, queries, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.scheduler import Found, Submission
@@ -302,7 +302,7 @@ def test_an_edited_script_is_refused(paths, use):
 def second_process(paths: RunPaths, capfd: Any) -> Iterator[list[OutcomeRecord]]:
     """One that waits while the block has the run; it has one outcome once the block is left."""
     outcomes: list[OutcomeRecord] = []
-    with owned_run.own(paths, Fake()):
+    with run_lock.acquire(paths, Fake()):
         thread = threading.Thread(
             target=lambda: outcomes.append(run_to_end.run_to_end(paths.directory, "slurm"))
         )
@@ -653,7 +653,7 @@ def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tm
     ],
 )
 def test_slurms_word_says_whether_a_job_is_over(state, over):
-    assert Slurm().is_over(state and JobState(state)) == over
+    assert queries.is_over(state and JobState(state)) == over
 
 
 @pytest.mark.parametrize(
@@ -1020,9 +1020,9 @@ def test_a_local_job_is_over_when_its_process_is_gone():
         assert local.state(local_job(other)) == JobState("FINISHED")
         other.kill()
     assert local.state(local_job(other)) == JobState("FINISHED")
-    assert local.is_over(JobState("FINISHED"))
-    assert not local.is_over(JobState("RUNNING"))
-    assert not local.is_over(None)
+    assert queries.is_over(JobState("FINISHED"))
+    assert not queries.is_over(JobState("RUNNING"))
+    assert not queries.is_over(None)
 
 
 def test_a_script_that_was_started_by_hand_is_a_local_job(tmp_path):

@@ -142,7 +142,7 @@ def test_a_wrapper_that_never_submits_is_given_up_with_what_it_said(tmp_path, wr
     ],
 )
 def test_an_id_is_taken_only_from_where_it_can_be_one(said, job_id):
-    assert slurm._told_id(said) == job_id
+    assert slurm._job_id(said) == job_id
 
 
 def test_what_slurm_refuses_is_told_from_what_a_wrapper_says():

@@ -50,7 +50,7 @@ def test_an_id_with_the_name_of_its_cluster_is_understood(slurm_cluster):
     named = ("sbatch", "--parsable", f"--clusters={CLUSTER_NAME}", "--output=/dev/null")
     said = slurm_cluster.run(*named, "--wrap=true").stdout
     assert said.strip().partition(";")[2] == CLUSTER_NAME
-    assert slurm._told_id(said) == said.partition(";")[0]
+    assert slurm._job_id(said) == said.partition(";")[0]
 
 
 def test_defaults_that_a_user_has_for_slurms_commands_change_nothing(site):

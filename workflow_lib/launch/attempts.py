@@ -41,7 +41,7 @@ def set_aside(paths: RunPaths, job: str | None = None) -> None:
     target = _moving(paths)
     target.mkdir(parents=True, exist_ok=True)
     keep = {paths.cell, paths.script, paths.order, paths.attempts, paths.lock}
-    own = {paths.job, paths.submission, paths.job_log(job)} if job is not None else ()
+    of_job = (paths.job, paths.submission, paths.job_log(job)) if job is not None else ()
     for path in sorted(paths.directory.iterdir()):
         # A hidden file is one that another process is writing.
         if path in keep or path.name.startswith("."):
@@ -50,9 +50,9 @@ def set_aside(paths: RunPaths, job: str | None = None) -> None:
             # The directory stays: Slurm writes a log there before the job's first command.
             (target / path.name).mkdir(exist_ok=True)
             for log in sorted(path.iterdir()):
-                _move(log, target / path.name / log.name, keep=log in own)
+                _move(log, target / path.name / log.name, keep=log in of_job)
         else:
-            _move(path, target / path.name, keep=path in own)
+            _move(path, target / path.name, keep=path in of_job)
     target.rename(paths.attempts / str(1 + max((number for number, _ in _kept(paths)), default=0)))
 
 
@@ -81,8 +81,8 @@ def _outcomes(paths: RunPaths) -> Iterator[OutcomeRecord]:
 
 
 def _kept(paths: RunPaths) -> list[tuple[int, Path]]:
-    found = paths.attempts.iterdir() if paths.attempts.exists() else ()
-    return [(int(path.name), path) for path in found if path.name.isdecimal()]
+    directories = paths.attempts.iterdir() if paths.attempts.exists() else ()
+    return [(int(path.name), path) for path in directories if path.name.isdecimal()]
 
 
 def _moving(paths: RunPaths) -> Path:
@@ -92,8 +92,8 @@ def _moving(paths: RunPaths) -> Path:
 def _move(path: Path, target: Path, keep: bool) -> None:
     if not keep:
         if path.is_dir() and target.exists():  # an interrupted call moved part of it
-            for each in sorted(path.iterdir()):
-                _move(each, target / each.name, keep=False)
+            for entry in sorted(path.iterdir()):
+                _move(entry, target / entry.name, keep=False)
             path.rmdir()
         else:
             path.rename(_free(target))
@@ -117,22 +117,22 @@ def _free(target: Path) -> Path:
     return free
 
 
-def become_owner(paths: RunPaths, job: JobRecord) -> JobRecord:
+def claim_run(paths: RunPaths, job: JobRecord) -> JobRecord:
     """Write ``job.json``, unless there is one. Returns the job that then owns the run.
 
     Raises records.RecordError if the existing file cannot be read.
     """
-    own = paths.directory / f".job.json.{job.job_id}"
-    records.write_json(own, job)
+    draft = paths.directory / f".job.json.{job.job_id}"
+    records.write_json(draft, job)
     try:
         # Two machines may do this at once; only one of them can make the link.
-        os.link(own, paths.job)
+        os.link(draft, paths.job)
     except FileExistsError:
         return records.read_record(paths.job, JobRecord)
     except OSError:  # a file system without links
-        if (known := records.read_if_there(paths.job, JobRecord)) is not None:
-            return known
-        own.replace(paths.job)
+        if (owner := records.read_if_there(paths.job, JobRecord)) is not None:
+            return owner
+        draft.replace(paths.job)
     finally:
-        own.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
     return job

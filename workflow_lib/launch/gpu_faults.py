@@ -86,7 +86,7 @@ def _fault(event: object, code: object) -> str | None:
     return None
 
 
-def _found(paths: RunPaths) -> list[NodeLimits]:
+def _limits(paths: RunPaths) -> list[NodeLimits]:
     """The records of all nodes that have one. Raises RecordError."""
     return [
         records.read_record(path, NodeLimits) for path in sorted(paths.gpu_limits.glob("*.json"))
@@ -98,11 +98,11 @@ def not_kept(paths: RunPaths, nodes: Iterable[str] = ()) -> str:
 
     ``nodes`` are those that must have a record. Raises RecordError.
     """
-    found = _found(paths)
-    for limits in found:
+    recorded = _limits(paths)
+    for limits in recorded:
         if limits.set_unix_s is None or limits.restored_early:
             return f"the limits of the GPUs of {limits.node} were given back before training ended"
-    if missing := sorted({*nodes} - {limits.node for limits in found}):
+    if missing := sorted({*nodes} - {limits.node for limits in recorded}):
         return f"no record says that limits were set on {', '.join(missing)}"
     return ""
 
@@ -113,16 +113,16 @@ def left(paths: RunPaths) -> str:
 
     Raises RecordError.
     """
-    said = []
-    for limits in _found(paths):
+    by_node = []
+    for limits in _limits(paths):
         gpus = [gpu for gpu in limits.gpus if not gpu.is_restored]
         if gpus:
             named = ", ".join(f"{gpu}, before at {gpu.power_limit_before_w:g} W" for gpu in gpus)
             why = f" ({'; '.join(limits.problems)})" if limits.problems else ""
-            said.append(f"on {limits.node}: {named}{why}")
-    if not said:
+            by_node.append(f"on {limits.node}: {named}{why}")
+    if not by_node:
         return ""
     return (
-        f"{records.LIMITS_LEFT} {'; '.join(said)}: the next run of the same user there gives "
+        f"{records.LIMITS_LEFT} {'; '.join(by_node)}: the next run of the same user there gives "
         "them back, or an admin does (nvidia-smi -pl and -rgc)"
     )

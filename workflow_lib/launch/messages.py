@@ -12,7 +12,7 @@ from workflow_lib.safety import printable
 
 #: the log of the run that this thread waits for
 _log: ContextVar[Path | None] = ContextVar("_log", default=None)
-_said: set[tuple[Path | None, str]] = set()
+_printed: set[tuple[Path | None, str]] = set()
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def say(message: str) -> None:
 
 def say_once(message: str) -> None:
     """As say, but print the same message only once for each log."""
-    said = (_log.get(), message)
-    if said not in _said:
-        _said.add(said)
+    key = (_log.get(), message)
+    if key not in _printed:
+        _printed.add(key)
         say(message)

@@ -22,7 +22,7 @@ from typing import Any
 import workflow_lib
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
-from workflow_lib.launch.attempts import become_owner
+from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.job import cool_down, settings, stop_early
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
@@ -51,13 +51,13 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     Raises TakenError, and changes nothing, if another job owns the run and has not ended, or if the
     run has a result. Raises SystemExit if ranks on this machine could not find each other.
     """
-    known = records.read_if_there(paths.job, JobRecord)
+    owner = records.read_if_there(paths.job, JobRecord)
     if paths.outcome.exists() or _ended_well(paths):
         raise TakenError(
             f"{paths.directory} has a result, which is kept. To run it again: python -m "
             "workflow_lib.status --again, with --cell and this cell's id, then submit again"
         )
-    own = JobRecord(
+    this_job = JobRecord(
         scheduler=scheduler,  # type: ignore[arg-type]  # one of the two literals
         job_id=job,
         submitted_unix_s=time.time(),
@@ -66,18 +66,18 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
         user_id=int(os.environ.get("SLURM_JOB_UID", os.getuid())),
     )
     over = paths.ended.exists() or paths.failure.exists()
-    if known is None:
-        known = become_owner(paths, own)
-    if known.job_id == job:
+    if owner is None:
+        owner = claim_run(paths, this_job)
+    if owner.job_id == job:
         if attempts.has_evidence(paths):
             attempts.set_aside(paths, job)
     elif over:
         attempts.set_aside(paths, job)
-        records.write_json(paths.job, own)
+        records.write_json(paths.job, this_job)
         paths.submission.unlink(missing_ok=True)  # it was the other job's
     else:
         raise TakenError(
-            f"job {known.job_id}, submitted by {known.submitted_by}, owns this run and has not "
+            f"job {owner.job_id}, submitted by {owner.submitted_by}, owns this run and has not "
             f"ended. Let it finish; or, if it is gone, delete {paths.job} and submit again"
         )
     for directory in (paths.logs, paths.steps, paths.telemetry):
@@ -250,10 +250,10 @@ def _nodes_of_job() -> set[str]:
 def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
     """Whether every rank that began has done all its steps or, in a profiled run, left a trace."""
     if results.is_profiled(paths.directory):
-        return all(paths.trace(each.rank).exists() for each in ranks)
+        return all(paths.trace(record.rank).exists() for record in ranks)
     training = records.read_record(paths.cell, Cell).training
     lines = 1 + training.warmup_steps + training.measured_steps
-    files = [paths.rank_steps(each.rank) for each in ranks]
+    files = [paths.rank_steps(record.rank) for record in ranks]
     return all(file.exists() and file.read_bytes().count(b"\n") >= lines for file in files)
 
 

@@ -70,7 +70,7 @@ def watch(process: int, run_directory: str) -> int:
     Returns the child's exit code, or 128 + the number of the signal that ended it.
     """
     before = out_of_memory_kills()
-    status, told, ended = _wait(process)
+    status, told_to_end, ended = _wait(process)
     if status is None:
         # Nothing is written: by now the run's directory may belong to another attempt.
         print(f"the job's script is gone: ended process {process}", file=sys.stderr)
@@ -84,7 +84,7 @@ def watch(process: int, run_directory: str) -> int:
             unix_time_s=ended,
             exit_code=code if code > 0 else None,
             signal=signal_name(-code) if code < 0 else None,
-            told_to_end=told,
+            told_to_end=told_to_end,
             out_of_memory_kills=None if before is None or after is None else after - before,
         )
         _write(RunPaths(Path(run_directory)), record)
@@ -104,8 +104,8 @@ def _wait(process: int) -> tuple[int | None, bool, float]:
     while True:
         if script is None:
             received = signal.sigwaitinfo(awaited)
-        elif (found := signal.sigtimedwait(awaited, _LOOK_EVERY_S)) is not None:
-            received = found
+        elif (info := signal.sigtimedwait(awaited, _LOOK_EVERY_S)) is not None:
+            received = info
         elif Path("/proc", script).exists():
             continue
         else:

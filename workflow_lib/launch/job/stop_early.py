@@ -123,13 +123,13 @@ class Watch:
 
     def _hung(self, steps: int, still_s: float) -> str:
         """The cause if no step ends, with the ranks that have done fewer steps than the first."""
-        said = f"training hung: no step ended for {still_s:.0f} s after {steps} steps"
+        cause = f"training hung: no step ended for {still_s:.0f} s after {steps} steps"
         ranks = range(1, self._cell.degrees.world_size)
         behind = [rank for rank in ranks if self._steps_done(rank) < steps]
         if behind:
-            said += f"; rank {behind[0]} is behind the first one"
-            said += f", and {len(behind) - 1} more" if len(behind) > 1 else ""
-        return said
+            cause += f"; rank {behind[0]} is behind the first one"
+            cause += f", and {len(behind) - 1} more" if len(behind) > 1 else ""
+        return cause
 
     def _steps_done(self, rank: int = 0) -> int:
         """How many steps a rank has written: the lines of its file without the header."""

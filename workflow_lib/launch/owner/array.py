@@ -24,10 +24,10 @@ from pathlib import Path
 
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
-from workflow_lib.launch.attempts import become_owner
+from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.owner import run_place, submit
-from workflow_lib.launch.owner.owned_run import try_to_lock
+from workflow_lib.launch.owner.run_lock import try_to_lock
 from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
@@ -38,7 +38,7 @@ from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
 #: How many tasks an array has at most. Slurm's own limit, MaxArraySize, is 1001 unless the site
 #: sets it. Every run's lock is an open file, and a process may commonly have 1024.
 LONGEST = 500
-_OWN = re.compile(r"#SBATCH --(job-name|time)=(.*)")
+_PER_RUN = re.compile(r"#SBATCH --(job-name|time)=(.*)")
 
 
 def submit_all(
@@ -113,14 +113,14 @@ def _lines(paths: RunPaths) -> list[str]:
 
 def _request(paths: RunPaths) -> tuple[str, ...]:
     """The ``#SBATCH`` lines of a run's script, without its name and its time limit."""
-    return tuple(line for line in _lines(paths) if not _OWN.fullmatch(line))
+    return tuple(line for line in _lines(paths) if not _PER_RUN.fullmatch(line))
 
 
 def _time_limit_min(paths: RunPaths) -> int:
     return next(
-        int(found[2])
+        int(match[2])
         for line in _lines(paths)
-        if (found := _OWN.fullmatch(line)) and found[1] == "time"
+        if (match := _PER_RUN.fullmatch(line)) and match[1] == "time"
     )
 
 
@@ -144,11 +144,11 @@ def _submit(
     """Submit one array. Returns its id; None if other processes took all of its runs meanwhile."""
     with ExitStack() as locks:
         descriptors = {paths: _lock(paths, locks) for paths in runs}
-        held = {
+        locked = {
             paths: descriptor for paths, descriptor in descriptors.items() if descriptor is not None
         }
         # Another process may have submitted runs before this one took their locks.
-        ours = [paths for paths in held if _needs_job(paths)]
+        ours = [paths for paths in locked if _needs_job(paths)]
         if not ours:
             return None
         name = f"triptych-{secrets.token_hex(4)}"
@@ -163,14 +163,14 @@ def _submit(
                 name, time.time(), submitted_by, array_task=task, user_id=os.getuid()
             )
             records.write_json(paths.submission, announced)
-        job_id = _sbatch(script, ours, list(held.values())) or _found(ours)
+        job_id = _sbatch(script, ours, list(locked.values())) or _find_by_name(ours)
         for task, paths in enumerate(ours, start=1):
             task_id = f"{job_id}_{task}"
-            own = JobRecord("slurm", task_id, time.time(), submitted_by, name, os.getuid())
-            if (job := become_owner(paths, own)).job_id == own.job_id:
-                records.write_json(paths.job, own)  # the task may have been faster
+            record = JobRecord("slurm", task_id, time.time(), submitted_by, name, os.getuid())
+            if (job := claim_run(paths, record)).job_id == record.job_id:
+                records.write_json(paths.job, record)  # the task may have been faster
             else:
-                say(f"job {job.job_id} owns the run already; job {own.job_id} will stop")
+                say(f"job {job.job_id} owns the run already; job {record.job_id} will stop")
         say(f"submitted job {job_id} with {len(ours)} tasks; `snakemake` now waits for them")
         return job_id
 
@@ -235,7 +235,7 @@ def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str
         raise
 
 
-def _found(runs: Sequence[RunPaths]) -> str:
+def _find_by_name(runs: Sequence[RunPaths]) -> str:
     """The id of the array, looked for by its name.
 
     Raises SubmissionError if there is none, and deletes ``submission.json`` of its runs then.

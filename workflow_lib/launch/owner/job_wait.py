@@ -10,8 +10,8 @@ from pathlib import Path
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import owned_run
-from workflow_lib.launch.owner.owned_run import OwnedRun
+from workflow_lib.launch.owner import run_lock
+from workflow_lib.launch.owner.run_lock import LockedRun
 from workflow_lib.launch.schedulers import queries, slurm
 from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
 
@@ -80,7 +80,7 @@ class NotYetError(RuntimeError):
 class JobWait:
     """One process's wait for the end of a run's job."""
 
-    def __init__(self, run: OwnedRun, job: JobRecord, patience_s: float | None = None) -> None:
+    def __init__(self, run: LockedRun, job: JobRecord, patience_s: float | None = None) -> None:
         """``patience_s`` is how long to wait, in s; None means without end."""
         self.job = job
         #: whether the scheduler's first answer was that the job is over
@@ -104,23 +104,23 @@ class JobWait:
         """
         while True:
             state = self._wait_once()
-            if not self._paths.ended.exists() or self._scheduler.is_over(state):
+            if not self._paths.ended.exists() or queries.is_over(state):
                 return state
             if _ended_well(self._paths.ended):
                 # The job succeeded: the scheduler's state cannot change that.
                 return None
             written = _end_record_at(self._paths.ended)
             state = self._settled()
-            if state is None and owned_run.is_of_another(self.job):
-                raise self._left_alone()  # it may be in the queue again
+            if state is None and run_lock.is_foreign(self.job):
+                raise self._foreign_job_error()  # it may be in the queue again
             if _end_record_at(self._paths.ended) != written:
                 continue  # the job has begun again meanwhile
-            if not self._scheduler.will_start_again(state):
+            if not queries.will_start_again(state):
                 return state
             word = state.state if state is not None else ""
             say(f"the scheduler requeued job {self.job.job_id} ({word}); it will start again")
             while _end_record_at(self._paths.ended) == written:
-                if self._scheduler.is_over(self._state()):
+                if queries.is_over(self._state()):
                     break
                 self._pause(min(ASK_EVERY_S, 5.0))
 
@@ -136,9 +136,9 @@ class JobWait:
                 state = self._state()
                 if queries.word(state) == queries.LOST and self._writes():
                     state = None
-                if self._scheduler.is_over(state):
-                    if queries.word(state) == queries.LOST and owned_run.is_of_another(self.job):
-                        raise self._left_alone()
+                if queries.is_over(state):
+                    if queries.word(state) == queries.LOST and run_lock.is_foreign(self.job):
+                        raise self._foreign_job_error()
                     self.was_over = not (waited or self._has_grown)
                     self._wait_for_end_record()
                     return state
@@ -155,12 +155,12 @@ class JobWait:
         """Whether the files of a job that Slurm does not know have grown lately."""
         files = [self._paths.environment]
         files += [*self._paths.telemetry.glob("*.csv"), *self._paths.steps.glob("*.csv")]
-        found = []
+        files_now = []
         for path in files:
             with contextlib.suppress(FileNotFoundError):  # the job may set an attempt aside
                 stat = path.stat()
-                found.append((path.name, stat.st_size, stat.st_mtime_ns))
-        written = frozenset(found)
+                files_now.append((path.name, stat.st_size, stat.st_mtime_ns))
+        written = frozenset(files_now)
         now = time.monotonic()
         if written != self._written:
             if self._written is not None and not self._has_grown:
@@ -169,12 +169,12 @@ class JobWait:
             self._written, self._written_at = written, now
         return bool(written) and now - self._written_at <= QUIET_S
 
-    def _left_alone(self) -> Exception:
-        return owned_run.left_alone(f"job {self.job.job_id}", self.job, self._paths.job)
+    def _foreign_job_error(self) -> Exception:
+        return run_lock.foreign_job_error(f"job {self.job.job_id}", self.job, self._paths.job)
 
     def _is_held(self, state: JobState | None) -> bool:
         """Whether Slurm has held the job for 60 s or more, and the job has not visibly started."""
-        if not self._scheduler.is_held_unlaunched(state):
+        if not queries.is_held_unlaunched(state):
             self._held_since = None
             return False
         self._held_since = self._held_since or time.monotonic()
@@ -185,8 +185,8 @@ class JobWait:
     def _cancel_held(self) -> bool:
         """Cancel a job that no node launched. Returns whether that succeeded."""
         problem = self._scheduler.cancel(self.job)
-        said = "it was cancelled" if problem is None else f"it could not be cancelled: {problem}"
-        say(f"no node launched job {self.job.job_id}, and the scheduler holds it; {said}")
+        result = "it was cancelled" if problem is None else f"it could not be cancelled: {problem}"
+        say(f"no node launched job {self.job.job_id}, and the scheduler holds it; {result}")
         return problem is None
 
     def _wait_for_end_record(self) -> None:
@@ -209,7 +209,7 @@ class JobWait:
         deadline = time.monotonic() + SETTLE_S
         while True:
             state = self._state()
-            settled = self._scheduler.is_over(state) or self._scheduler.will_start_again(state)
+            settled = queries.is_over(state) or queries.will_start_again(state)
             if settled or time.monotonic() > deadline:
                 return state
             self._pause(LOOK_EVERY_S)

@@ -14,7 +14,7 @@ from workflow_lib.launch.end import outcome
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.owner.job_wait import JobWait, NotYetError
-from workflow_lib.launch.owner.owned_run import OwnedRun, is_of_another
+from workflow_lib.launch.owner.run_lock import LockedRun, is_foreign
 from workflow_lib.records import EndedRecord, JobRecord, OutcomeRecord, RunPaths, SubmissionRecord
 
 #: how long files that are known to exist may take to be seen
@@ -61,7 +61,7 @@ def _size(path: Path) -> int:
         return -1
 
 
-def judge(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
+def judge(run: LockedRun, wait: JobWait | None) -> OutcomeRecord:
     """Wait for the run's job, if one is known. Returns how the run ended.
 
     Raises what JobWait.wait and outcome.classify raise.
@@ -77,7 +77,7 @@ def judge(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
     return outcome.classify(run.paths, state)
 
 
-def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
+def record_outcome(run: LockedRun, wait: JobWait | None) -> OutcomeRecord:
     """As :func:`judge`, and write it."""
     ended = judge(run, wait)
     path = run.paths.outcome if ended.outcome.is_result else run.paths.failure
@@ -93,7 +93,7 @@ def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
 CANCEL_PATIENCE_S = 45.0
 
 
-def cancel(run: OwnedRun) -> OutcomeRecord:
+def cancel(run: LockedRun) -> OutcomeRecord:
     """Cancel the run's job, wait for its end, and record how it ended. A second Ctrl-C ends this.
 
     Raises InterruptedRunError if the job was not cancelled or has not ended; the message says what
@@ -103,13 +103,13 @@ def cancel(run: OwnedRun) -> OutcomeRecord:
         return _cancel(run)
 
 
-def _cancel(run: OwnedRun) -> OutcomeRecord:
+def _cancel(run: LockedRun) -> OutcomeRecord:
     job = records.read_if_there(run.paths.job, JobRecord)
     submission = records.read_if_there(run.paths.submission, SubmissionRecord)
     if job is None and submission is None:
         raise InterruptedRunError("interrupted before anything was submitted")
     record = job or submission
-    if record is not None and is_of_another(record):
+    if record is not None and is_foreign(record):
         raise InterruptedRunError(
             f"the job of this run was submitted by another user ({record.submitted_by}): it goes on"
         )

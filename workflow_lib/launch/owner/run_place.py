@@ -63,17 +63,17 @@ def check(paths: RunPaths) -> None:
     """
     code = place.code_of(paths.script)
     # A script whose code is gone is rendered again.
-    held = (code.parent, code) if code is not None and code.exists() else ()
-    for path in (paths.directory, paths.script, paths.cell, *held):
-        found = path.stat()
-        if found.st_uid not in (os.getuid(), 0):
+    code_files = (code.parent, code) if code is not None and code.exists() else ()
+    for path in (paths.directory, paths.script, paths.cell, *code_files):
+        status = path.stat()
+        if status.st_uid not in (os.getuid(), 0):
             raise SubmissionError(
-                f"{path} belongs to {user_name(found.st_uid)}, and a job runs as you. Delete "
+                f"{path} belongs to {user_name(status.st_uid)}, and a job runs as you. Delete "
                 f"{paths.directory} to have its script rendered again as yours, or have its owner "
                 "run snakemake"
             )
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            who = "everybody" if found.st_mode & stat.S_IWOTH else f"group {_group(found.st_gid)}"
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            who = "everybody" if status.st_mode & stat.S_IWOTH else f"group {_group(status.st_gid)}"
             raise SubmissionError(_writable(path, who, paths))
 
 

@@ -12,10 +12,10 @@ from workflow_lib import records
 from workflow_lib.launch import attempts, interruption, messages
 from workflow_lib.launch.interruption import InterruptedRunError, ToldToEndError
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import owned_run, run_place
+from workflow_lib.launch.owner import run_lock, run_place
 from workflow_lib.launch.owner.job_wait import JobWait
-from workflow_lib.launch.owner.owned_run import OwnedRun, own
 from workflow_lib.launch.owner.record_outcome import cancel, judge, record_outcome
+from workflow_lib.launch.owner.run_lock import LockedRun
 from workflow_lib.launch.owner.submit import submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
@@ -40,10 +40,10 @@ def run_to_end(
     """
     paths = RunPaths(directory.absolute())
     scheduler = choice.choose(scheduler_name)
-    if owned_run.why_only_read(paths.directory):
-        return _read_to_end(OwnedRun(paths, scheduler, lock=None, had_to_wait=False))
+    if run_lock.why_only_read(paths.directory):
+        return _read_to_end(LockedRun(paths, scheduler, lock=None, had_to_wait=False))
     failed_before = _written_at(paths.failure)
-    with own(paths, scheduler, render_anew) as run:
+    with run_lock.acquire(paths, scheduler, render_anew) as run:
         if run.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
             return records.read_record(paths.failure, OutcomeRecord)
         try:
@@ -54,14 +54,14 @@ def run_to_end(
             return cancel(run)
 
 
-def _read_to_end(run: OwnedRun) -> OutcomeRecord:
+def _read_to_end(run: LockedRun) -> OutcomeRecord:
     """How a run ended of which nothing may be written. Waits for its job.
 
     Raises SubmissionError if the run has no job.
     """
     for path in (run.paths.outcome, run.paths.failure):
-        if (told := records.read_if_there(path, OutcomeRecord)) is not None:
-            return told
+        if (outcome := records.read_if_there(path, OutcomeRecord)) is not None:
+            return outcome
     job = records.read_if_there(run.paths.job, JobRecord)
     if job is None and not run.paths.ended.exists():
         raise SubmissionError("the run has no job")
@@ -69,7 +69,7 @@ def _read_to_end(run: OwnedRun) -> OutcomeRecord:
         return judge(run, JobWait(run, job) if job else None)
 
 
-def _with_retries(run: OwnedRun) -> OutcomeRecord:
+def _with_retries(run: LockedRun) -> OutcomeRecord:
     if attempts.is_half_set_aside(run.paths):
         attempts.set_aside(run.paths)
     while True:
@@ -88,7 +88,7 @@ def _with_retries(run: OwnedRun) -> OutcomeRecord:
         say(f"{ended.outcome}: {ended.cause}; trying again")
 
 
-def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
+def _attempt(run: LockedRun) -> tuple[OutcomeRecord, bool]:
     """How the run's latest job ended, and whether it had ended before this call."""
     paths = run.paths
     if paths.failure.exists():
@@ -144,7 +144,7 @@ def run(
     Prints and returns why the run has no result; returns None if it has one. A result that this
     user cannot write down is none for what comes after. ``render_anew`` is as in run_to_end.
     """
-    why_only_read = owned_run.why_only_read(directory)
+    why_only_read = run_lock.why_only_read(directory)
     try:
         ended = run_to_end(directory, scheduler, render_anew)
     except (

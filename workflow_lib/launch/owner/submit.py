@@ -14,10 +14,10 @@ from pathlib import Path
 
 from workflow_lib import records, results
 from workflow_lib.launch import attempts, interruption
-from workflow_lib.launch.attempts import become_owner
+from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import owned_run, run_place
-from workflow_lib.launch.owner.owned_run import OwnedRun
+from workflow_lib.launch.owner import run_lock, run_place
+from workflow_lib.launch.owner.run_lock import LockedRun
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.scheduler import Scheduler, Submission
 from workflow_lib.launch.schedulers.slurm import ASK_EVERY_S
@@ -57,8 +57,10 @@ def check(results_directory: Path, cell: Cell) -> None:
         size = int(stated["tokens"]) * _TOKEN_BYTES[stated["dtype"]]
     except (KeyError, TypeError, ValueError):
         raise _refusal(f"{description} does not describe the tokens", cell) from None
-    if (found := tokens.stat().st_size) != size:
-        raise _refusal(f"{tokens} has {found} bytes, not {size} as {description.name} states", cell)
+    if (actual := tokens.stat().st_size) != size:
+        raise _refusal(
+            f"{tokens} has {actual} bytes, not {size} as {description.name} states", cell
+        )
     _compare_with_other_runs(results_directory, cell, description, stated.get("sha256"))
 
 
@@ -96,7 +98,7 @@ TRUST_ABSENCE_AFTER_S = float(os.environ.get("TRIPTYCH_TRUST_ABSENCE_AFTER_S", "
 _UNCLEAR_TRIES = 8
 
 
-def submit(run: OwnedRun) -> JobRecord:
+def submit(run: LockedRun) -> JobRecord:
     """Submit the run, or find its job. Returns the job that owns the run.
 
     Raises SubmissionError, records.RecordError and InterruptedRunError.
@@ -111,13 +113,15 @@ def submit(run: OwnedRun) -> JobRecord:
         )
     cell = records.read_record(paths.cell, Cell)
     avoid = attempts.failed_nodes(paths)
-    known = records.read_if_there(paths.submission, SubmissionRecord)
-    if known is not None:
-        run_place.check_known(paths, f"the job {known.job_name}")
-        if owned_run.is_of_another(known):
-            raise owned_run.left_alone(f"the job {known.job_name}", known, paths.submission)
-        if (job_id := look_for(run.scheduler, known)) is not None:
-            return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
+    announced = records.read_if_there(paths.submission, SubmissionRecord)
+    if announced is not None:
+        run_place.check_known(paths, f"the job {announced.job_name}")
+        if run_lock.is_foreign(announced):
+            raise run_lock.foreign_job_error(
+                f"the job {announced.job_name}", announced, paths.submission
+            )
+        if (job_id := look_for(run.scheduler, announced)) is not None:
+            return _record_job(run, Submission(paths, cell, announced, run.lock, avoid), job_id)
     run_place.render_if_stale(paths, run.render_anew)
     check(results.of_run(paths.directory, cell.id), cell)
     # Copies of results often leave out empty directories, but Slurm writes the job's log there.
@@ -145,11 +149,11 @@ def submit(run: OwnedRun) -> JobRecord:
             avoid = ()
         else:
             if job_id is not None:
-                return _own(run, submission, job_id)
+                return _record_job(run, submission, job_id)
 
 
 def _try_to_submit(
-    run: OwnedRun, cell: Cell, avoid: tuple[str, ...]
+    run: LockedRun, cell: Cell, avoid: tuple[str, ...]
 ) -> tuple[Submission, str | None]:
     """Submit the run once. Returns the submission and the job's id; None for the id if Slurm takes
     no jobs now.
@@ -179,9 +183,9 @@ def _try_to_submit(
     return submission, job_id
 
 
-def _own(run: OwnedRun, submission: Submission, job_id: str) -> JobRecord:
+def _record_job(run: LockedRun, submission: Submission, job_id: str) -> JobRecord:
     """Make the submitted job the owner of the run, unless another job already is."""
-    own = JobRecord(
+    record = JobRecord(
         scheduler=run.scheduler.name,
         job_id=job_id,
         submitted_unix_s=submission.record.unix_time_s,
@@ -189,16 +193,16 @@ def _own(run: OwnedRun, submission: Submission, job_id: str) -> JobRecord:
         job_name=submission.record.job_name,
         user_id=submission.record.user_id,
     )
-    job = become_owner(run.paths, own)
+    job = claim_run(run.paths, record)
     if job.job_id != job_id:
         say(f"job {job.job_id} owns the run already; job {job_id} will stop when it begins")
         return job
     # The job may have written job.json first; it does not know who submitted it.
-    records.write_json(run.paths.job, own)
+    records.write_json(run.paths.job, record)
     avoid = ", ".join(submission.avoid)
     elsewhere = f", not on {avoid}, where it failed before" if avoid else ""
     say(f"submitted job {job_id} for {submission.cell.id}{elsewhere}")
-    return own
+    return record
 
 
 def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
@@ -224,12 +228,12 @@ def look_for(scheduler: Scheduler, record: SubmissionRecord) -> str | None:
     trusted_after_s = time.monotonic() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
     patience = time.monotonic() + TRUST_ABSENCE_AFTER_S + 4 * ASK_EVERY_S
     while True:
-        found = scheduler.find(record, trusted_after_s)
-        if found.job_id is not None or found.is_absent:
+        answer = scheduler.find(record, trusted_after_s)
+        if answer.job_id is not None or answer.is_absent:
             scheduler.forget_submission(record)
-            said = f"is job {found.job_id}" if found.job_id else "was never submitted"
-            say(f"{record.job_name} {said}")
-            return found.job_id
+            result = f"is job {answer.job_id}" if answer.job_id else "was never submitted"
+            say(f"{record.job_name} {result}")
+            return answer.job_id
         if time.monotonic() > patience:
             say(
                 "Slurm has not yet said whether there is such a job; waiting, so that the run is "

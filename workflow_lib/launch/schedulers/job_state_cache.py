@@ -55,8 +55,8 @@ class JobStateCache:
         key = queries.job_key(job_id, name)
         since = self._jobs.setdefault(key, time.monotonic())
         results = self._latest()
-        told = results.told_s.get(key, 0.0) >= since
-        return results.states.get(key) if told else None
+        is_current = results.known_s.get(key, 0.0) >= since
+        return results.states.get(key) if is_current else None
 
     def find(self, name: str, submitted_unix_s: float, trusted_after_s: float) -> Found:
         """Look for a job by its name. The job is absent once both squeue and sacct, asked after
@@ -64,8 +64,8 @@ class JobStateCache:
         """
         self._names[name] = submitted_unix_s
         results = self._latest()
-        told = (results.missing_s.get(name), results.unaccounted_s.get(name))
-        is_absent = all(when is not None and when >= trusted_after_s for when in told)
+        absent_s = (results.missing_s.get(name), results.unaccounted_s.get(name))
+        is_absent = all(when is not None and when >= trusted_after_s for when in absent_s)
         job_id = results.ids.get(name)
         return Found(job_id, is_absent=is_absent and job_id is None)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from workflow_lib.launch import open_files
 from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.schedulers.queries import FINISHED
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
 from workflow_lib.records import JobRecord, JobState, SubmissionRecord
@@ -53,7 +54,7 @@ class Local:
         name = f"TRIPTYCH_JOB={submission.record.job_name}"
         command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
         start = [sys.executable, "-m", "workflow_lib.launch.schedulers.local_start"]
-        done = subprocess.run(
+        result = subprocess.run(
             open_files.as_found([*start, str(paths.logs), shlex.join(command), str(LIMIT_MIN)]),
             capture_output=True,
             text=True,
@@ -63,10 +64,12 @@ class Local:
             start_new_session=True,
             pass_fds=() if lock is None else (lock,),
         )
-        if done.returncode or not done.stdout.isdigit():
-            said = done.stderr.strip() or f"it ended with code {done.returncode} and no message"
-            raise SubmissionError(f"submitit started no job: {said}")
-        return done.stdout
+        if result.returncode or not result.stdout.isdigit():
+            reason = (
+                result.stderr.strip() or f"it ended with code {result.returncode} and no message"
+            )
+            raise SubmissionError(f"submitit started no job: {reason}")
+        return result.stdout
 
     def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
         """Look for the job's controller among the processes of this machine."""
@@ -82,7 +85,7 @@ class Local:
 
     def state(self, job: JobRecord) -> JobState | None:
         """RUNNING while the controller's process runs, else FINISHED."""
-        return JobState("RUNNING" if _controls(job.job_id) else "FINISHED")
+        return JobState("RUNNING" if _controls(job.job_id) else FINISHED)
 
     def cancel(self, job: JobRecord) -> str | None:
         """Send SIGTERM to the controller, which passes it on to the script. A script that was
@@ -102,18 +105,6 @@ class Local:
 
     def forget_submission(self, record: SubmissionRecord) -> None:
         """Nothing was kept."""
-
-    def is_over(self, state: JobState | None) -> bool:
-        """Whether the process has ended; it never starts again."""
-        return state is not None and state.state == "FINISHED"
-
-    def will_start_again(self, state: JobState | None) -> bool:
-        """Never: there is no queue here."""
-        return False
-
-    def is_held_unlaunched(self, state: JobState | None) -> bool:
-        """Never: there is no queue here."""
-        return False
 
 
 def _terminate(job_id: str) -> None:

@@ -15,12 +15,14 @@ from workflow_lib.records import JobState
 ANSWER_TIMEOUT_S = 60.0
 #: this project's state of a job if neither squeue nor sacct knows how it ended
 LOST = "LOST"
+#: this project's state of a job on this machine whose process has ended
+FINISHED = "FINISHED"
 #: states in which a job has ended for good
-_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", LOST)
-_OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
+_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL")
+_OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED", LOST, FINISHED)
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _NAMED = "@"
-_TOLD_BY_SCONTROL = re.compile(r"(?:^| )(JobName|JobState|Reason|ExitCode)=(\S+)")
+_SCONTROL_FIELDS = re.compile(r"(?:^| )(JobName|JobState|Reason|ExitCode)=(\S+)")
 _SQUEUE_COLUMNS = ("JobArrayID", "Name", "State", "Reason", "exit_code")
 #: columns of sacct beside the state → fields of JobState; older versions of Slurm lack some
 _COLUMNS = {
@@ -42,8 +44,8 @@ class NoAnswerError(RuntimeError):
     @property
     def unknown_column(self) -> str | None:
         """The column that this version of sacct does not have; None if that is not the error."""
-        found = re.search(r'invalid field requested: "(\w+)"', str(self), re.IGNORECASE)
-        return found[1] if found and found[1] in _COLUMNS else None
+        match = re.search(r'invalid field requested: "(\w+)"', str(self), re.IGNORECASE)
+        return match[1] if match and match[1] in _COLUMNS else None
 
 
 #: job_key → the job's state; or job name → the job's id and state
@@ -99,10 +101,10 @@ def scontrol(job: str) -> JobState | None:
             raise
         text = ""
     for line in text.splitlines():
-        told = dict(_TOLD_BY_SCONTROL.findall(line))
-        if "JobState" in told and (not name or told.get("JobName") == name):
-            ended_as = _told(told.get("ExitCode", "").removesuffix("0:0"))
-            return JobState(told["JobState"], _told(told.get("Reason", "")), ended_as)
+        fields = dict(_SCONTROL_FIELDS.findall(line))
+        if "JobState" in fields and (not name or fields.get("JobName") == name):
+            ended_as = _known(fields.get("ExitCode", "").removesuffix("0:0"))
+            return JobState(fields["JobState"], _known(fields.get("Reason", "")), ended_as)
     named = squeue_by_name([name]) if name else {}
     return named[name][1] if name in named else None
 
@@ -157,8 +159,8 @@ def _ids(jobs: Sequence[str]) -> str:
 
 def _states(jobs: Sequence[str], rows: Sequence[tuple[str, str, JobState]]) -> States:
     """job_key → state. A job whose id now belongs to a job of another name is left out."""
-    told = {job_key(job, n): state for job, name, state in rows for n in (None, name)}
-    return {job: told[job] for job in jobs if job in told}
+    states = {job_key(job, n): state for job, name, state in rows for n in (None, name)}
+    return {job: states[job] for job in jobs if job in states}
 
 
 def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
@@ -170,8 +172,8 @@ def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
     text = _output("squeue", *options, *which)
     rows = [line.strip().split("|")[: len(_SQUEUE_COLUMNS)] for line in text.splitlines()]
     return [
-        (name, called, JobState(state, reason=_told(reason), exit_code=_exit_code(status)))
-        for name, called, state, reason, status in (
+        (name, job_name, JobState(state, reason=_known(reason), exit_code=_exit_code(status)))
+        for name, job_name, state, reason, status in (
             row for row in rows if len(row) == len(_SQUEUE_COLUMNS)
         )
         if state
@@ -191,7 +193,7 @@ def _sacct(missing_columns: Sequence[str], *which: str) -> list[tuple[str, str, 
             row[1],
             JobState(
                 row[2],
-                **{_COLUMNS[c]: _told(value) for c, value in zip(columns, row[3:], strict=False)},
+                **{_COLUMNS[c]: _known(value) for c, value in zip(columns, row[3:], strict=False)},
             ),
         )
         for row in rows
@@ -202,11 +204,11 @@ def _sacct(missing_columns: Sequence[str], *which: str) -> list[tuple[str, str, 
 def _exit_code(status: str) -> str | None:
     """The exit code in sacct's form, e.g. "1:0", from squeue's, which is the status of wait(2)."""
     if not status.isdecimal():
-        return _told(status)
+        return _known(status)
     return f"{int(status) >> 8}:{int(status) & 0x7F}" if int(status) else None
 
 
-def _told(value: str) -> str | None:
+def _known(value: str) -> str | None:
     return value if value not in ("", "None", "Unknown") else None
 
 
@@ -215,9 +217,9 @@ def _output(*command: str) -> str:
     InterruptedRunError if a signal ends this thread's wait.
     """
     try:
-        done = commands.run_slurm(command, ANSWER_TIMEOUT_S, interruption.check)
+        result = commands.run_slurm(command, ANSWER_TIMEOUT_S, interruption.check)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}") from None
-    if done.exit_code:
-        raise NoAnswerError(f"{command[0]}: {done.problem}")
-    return done.output
+    if result.exit_code:
+        raise NoAnswerError(f"{command[0]}: {result.problem}")
+    return result.output

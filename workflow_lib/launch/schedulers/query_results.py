@@ -32,8 +32,8 @@ class QueryResults:
     A key is a job_key, or the name of a job whose id is not known.
     """
 
-    #: key → when Slurm last told the job's state; a key that is not here has no known state
-    told_s: Mapping[str, float] = field(default_factory=dict)
+    #: key → when Slurm last gave the job's state; a key that is not here has no known state
+    known_s: Mapping[str, float] = field(default_factory=dict)
     states: Mapping[str, JobState] = field(default_factory=dict)
     #: name → the id of the job that has it
     ids: Mapping[str, str] = field(default_factory=dict)
@@ -100,12 +100,12 @@ def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
     silent = [key for key in answer.about if key not in answer.states]
     ids = dict(results.ids) | dict(answer.ids)
     if is_sacct(answer.query):
-        told = dict(answer.states) | dict.fromkeys(answer.gone, _LOST)
+        known = dict(answer.states) | dict.fromkeys(answer.gone, _LOST)
         return replace(
             results,
             ids=ids,
-            states=dict(results.states) | told,
-            told_s=dict(results.told_s) | dict.fromkeys(told, answer.at_s),
+            states=dict(results.states) | known,
+            known_s=dict(results.known_s) | dict.fromkeys(known, answer.at_s),
             unaccounted_s=dict(results.unaccounted_s) | dict.fromkeys(silent, answer.at_s),
             sacct_unanswered=0,
             sacct_not_before_s=0.0,
@@ -114,13 +114,13 @@ def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
     # A job that was missing before has its state from sacct, which is kept.
     stale = {key for key in silent if key not in results.missing_since_s}
     since = {key: results.missing_since_s.get(key, answer.at_s) for key in silent}
-    told_s = dict.fromkeys(answer.states, answer.at_s)
+    known_s = dict.fromkeys(answer.states, answer.at_s)
     missing_s = dict.fromkeys(silent, answer.at_s)
     return replace(
         results,
         ids=ids,
         states=_without(results.states, stale) | dict(answer.states),
-        told_s=_without(results.told_s, stale) | told_s,
+        known_s=_without(results.known_s, stale) | known_s,
         missing_since_s=_without(results.missing_since_s, answer.about) | since,
         missing_s=_without(results.missing_s, answer.about) | missing_s,
         unanswered=0,
@@ -132,7 +132,7 @@ def only_wanted(results: QueryResults, wanted: Collection[str]) -> QueryResults:
     kept = set(wanted)
     return replace(
         results,
-        told_s=_only(results.told_s, kept),
+        known_s=_only(results.known_s, kept),
         states=_only(results.states, kept),
         ids=_only(results.ids, kept),
         missing_since_s=_only(results.missing_since_s, kept),

@@ -128,14 +128,14 @@ class UnclearError(NotNowError):
 
 
 def refused(
-    said: str, exit_code: int, platform: str, may_be_submitted: bool = False
+    errors: str, exit_code: int, platform: str, may_be_submitted: bool = False
 ) -> SubmissionError:
     """The error to raise for an sbatch that failed.
 
-    ``said`` is its standard error. ``exit_code`` is negative after a signal. ``may_be_submitted``
+    ``errors`` is its standard error. ``exit_code`` is negative after a signal. ``may_be_submitted``
     says whether sbatch printed a job's id although it failed.
     """
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
     text = "; ".join(lines)
     if exit_code < 0:
         return NotNowError(f"sbatch was ended by signal {-exit_code}", True)
@@ -143,18 +143,20 @@ def refused(
         return NotNowError(text, False)
     if _NO_ANSWER.search(text):
         return NotNowError(text, True)
-    if not may_be_submitted and (refusal := _final(lines, platform)) is not None:
+    if not may_be_submitted and (refusal := _advice(lines, platform)) is not None:
         return SubmissionError(f"Slurm refused the job: {text}. {refusal}".rstrip())
     return UnclearError(f"sbatch failed with exit code {exit_code}: {text or 'no reason'}")
 
 
-def _final(lines: Sequence[str], platform: str) -> str | None:
+def _advice(lines: Sequence[str], platform: str) -> str | None:
     """What to do about a refusal that stays one; None if no line is known to be of such a one."""
-    said = [found[1] for line in lines if (found := _SLURM_SAYS.fullmatch(line))]
+    messages = [match[1] for line in lines if (match := _SLURM_SAYS.fullmatch(line))]
     file = f"in the configuration's platforms/{platform}.yaml"
 
     def says(pattern: str) -> bool:
-        return any(re.fullmatch(_FAILED + f"(?:{pattern})", each, re.IGNORECASE) for each in said)
+        return any(
+            re.fullmatch(_FAILED + f"(?:{pattern})", message, re.IGNORECASE) for message in messages
+        )
 
     if says(_ARRAY_REFUSED):
         return (

@@ -79,12 +79,3 @@ class Scheduler(Protocol):
 
     def forget_submission(self, record: SubmissionRecord) -> None:
         """Stop asking for the job of that submission by its name."""
-
-    def is_over(self, state: JobState | None) -> bool:
-        """Whether a job in that state has ended for good."""
-
-    def will_start_again(self, state: JobState | None) -> bool:
-        """Whether a job that has run and is in that state was put back into the queue."""
-
-    def is_held_unlaunched(self, state: JobState | None) -> bool:
-        """Whether no node could launch the job, and it will not start again by itself."""

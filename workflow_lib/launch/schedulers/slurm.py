@@ -34,7 +34,7 @@ SETTLE_S = 1.0
 _LONGEST_SETTLE_S = 10.0
 
 
-class Turns:
+class FairLock:
     """A lock that waiting threads get in the order of place, then of arrival."""
 
     def __init__(self) -> None:
@@ -46,17 +46,17 @@ class Turns:
         self._last_came_s = 0.0
 
     @contextmanager
-    def turn(self, place: int) -> Iterator[None]:
+    def hold(self, place: int) -> Iterator[None]:
         """Wait for this thread's turn, and hold the lock. Raises InterruptedRunError."""
         with self._changed:
-            mine = self._come(place)
+            ticket = self._enqueue(place)
             try:
-                while (wait_s := self._wait_s(mine)) > 0:
+                while (wait_s := self._wait_s(ticket)) > 0:
                     self._changed.wait(wait_s)
                     interruption.check()
                 self._is_taken = True
             finally:
-                self._waiting.remove(mine)
+                self._waiting.remove(ticket)
                 self._changed.notify_all()
         try:
             yield
@@ -65,17 +65,17 @@ class Turns:
                 self._is_taken = False
                 self._changed.notify_all()
 
-    def _come(self, place: int) -> tuple[int, int]:
+    def _enqueue(self, place: int) -> tuple[int, int]:
         self._last_came_s = time.monotonic()
         if not self._waiting:
             self._first_came_s = self._last_came_s
-        mine = place, next(self._tickets)
-        self._waiting.add(mine)
-        return mine
+        ticket = place, next(self._tickets)
+        self._waiting.add(ticket)
+        return ticket
 
-    def _wait_s(self, mine: tuple[int, int]) -> float:
+    def _wait_s(self, ticket: tuple[int, int]) -> float:
         """How long to wait before looking again, in s; 0 or less if it is this thread's turn."""
-        if self._is_taken or min(self._waiting) != mine:
+        if self._is_taken or min(self._waiting) != ticket:
             return _LOOK_EVERY_S
         settled_s = min(self._last_came_s + SETTLE_S, self._first_came_s + _LONGEST_SETTLE_S)
         return settled_s - time.monotonic()
@@ -126,20 +126,22 @@ def sbatch(
         process_group=0,  # Ctrl-C must not interrupt it
         env=commands.slurm_environment(),
     ) as process:
-        told = _listen(commands.Listener(process))
-    job_id = _told_id(told.output)
-    if told.exit_code != 0:
-        raise refused(told.errors, told.exit_code, platform, may_be_submitted=job_id is not None)
+        result = _read_output(commands.OutputReader(process))
+    job_id = _job_id(result.output)
+    if result.exit_code != 0:
+        raise refused(
+            result.errors, result.exit_code, platform, may_be_submitted=job_id is not None
+        )
     return job_id
 
 
-def _told_id(said: str) -> str | None:
-    """The job's id in sbatch's output; None unless exactly one id is found."""
-    ids = {found[1] for line in said.splitlines() if (found := _ID.fullmatch(line.strip()))}
+def _job_id(output: str) -> str | None:
+    """The job's id in sbatch's output; None unless there is exactly one."""
+    ids = {match[1] for line in output.splitlines() if (match := _ID.fullmatch(line.strip()))}
     return ids.pop() if len(ids) == 1 else None
 
 
-def _listen(sbatch: commands.Listener) -> commands.Answer:
+def _read_output(sbatch: commands.OutputReader) -> commands.CommandResult:
     """Wait for sbatch's output. Raises InterruptedRunError if sbatch hangs after a signal, and
     UnclearError if its output does not end.
     """
@@ -163,7 +165,7 @@ class Slurm:
 
     def __init__(self) -> None:
         self._states = JobStateCache(ASK_EVERY_S)
-        self._turns = Turns()
+        self._lock = FairLock()
         #: how often in a row Slurm refused, and before when no job is submitted (monotonic, s)
         self._refused = 0
         self._again_at_s = 0.0
@@ -173,7 +175,7 @@ class Slurm:
         """Threads submit one after the other, in the order of their places. While Slurm refuses,
         each attempt waits longer than the last one.
         """
-        with self._turns.turn(place):
+        with self._lock.hold(place):
             interruption.pause(max(0.0, self._again_at_s - time.monotonic()))
             try:
                 yield
@@ -196,10 +198,10 @@ class Slurm:
 
     def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
         """Look among this user's jobs of that name."""
-        found = self._states.find(record.job_name, record.unix_time_s, trusted_after_s)
-        if found.job_id is None or record.array_task is None:
-            return found
-        array = found.job_id.partition("_")[0]
+        answer = self._states.find(record.job_name, record.unix_time_s, trusted_after_s)
+        if answer.job_id is None or record.array_task is None:
+            return answer
+        array = answer.job_id.partition("_")[0]
         return Found(f"{array}_{record.array_task}", is_absent=False)
 
     def state(self, job: JobRecord) -> JobState | None:
@@ -226,18 +228,6 @@ class Slurm:
         """Stop asking for the name."""
         self._states.forget(record.job_name)
 
-    def is_over(self, state: JobState | None) -> bool:
-        """A requeued job is not over: it waits for its next start."""
-        return queries.is_over(state)
-
-    def will_start_again(self, state: JobState | None) -> bool:
-        """Slurm requeues by itself after a node failure and, if so configured, a preemption."""
-        return queries.will_start_again(state)
-
-    def is_held_unlaunched(self, state: JobState | None) -> bool:
-        """Slurm puts such a job back into the queue, and holds it there."""
-        return queries.is_held_unlaunched(state)
-
 
 def _excluded(script: Path) -> list[str]:
     """Nodes that the script itself excludes: sbatch's option --exclude would replace them."""
@@ -248,15 +238,15 @@ def _excluded(script: Path) -> list[str]:
 
 def _scancel(*which: str) -> str | None:
     problem = None
-    for again in range(_CANCEL_TRIES):
+    for attempt in range(_CANCEL_TRIES):
         try:
-            if again:
+            if attempt:
                 interruption.pause(_LOOK_EVERY_S)
             command = ["scancel", *which]
-            done = commands.run_slurm(command, queries.ANSWER_TIMEOUT_S, interruption.check)
+            result = commands.run_slurm(command, queries.ANSWER_TIMEOUT_S, interruption.check)
         except (OSError, subprocess.TimeoutExpired, InterruptedRunError) as error:
             return f"scancel: {error}"
-        if not done.exit_code:
+        if not result.exit_code:
             return None
-        problem = " ".join(done.errors.split()) or "no reason given"
+        problem = " ".join(result.errors.split()) or "no reason given"
     return problem

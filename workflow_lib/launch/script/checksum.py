@@ -23,9 +23,9 @@ def is_intact(script: Path) -> bool:
     Raises FileNotFoundError.
     """
     # Read as bytes: reading as text would hide line ends that an editor changed.
-    head, found, rest = script.read_bytes().partition(_PREFIX)
+    head, prefix, rest = script.read_bytes().partition(_PREFIX)
     digest, _, body = rest.partition(b"\n")
-    return bool(found) and head == INTERPRETER.encode() + b"\n" and digest == _digest(body)
+    return bool(prefix) and head == INTERPRETER.encode() + b"\n" and digest == _digest(body)
 
 
 def _digest(body: bytes) -> bytes:

@@ -93,8 +93,8 @@ def job_script(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for each in (quote, argument, word, constraint, hosts, variable, mount, mounts):
-        environment.filters[each.__name__] = each
+    for function in (quote, argument, word, constraint, hosts, variable, mount, mounts):
+        environment.filters[function.__name__] = function
     template = environment.from_string(_TEMPLATE)
     if ":" in str(places.code.archive):
         raise RenderError(
@@ -126,8 +126,8 @@ def write_cell(cell: Cell, directory: Path) -> None:
     """
     paths = RunPaths(directory)
     paths.logs.mkdir(parents=True, exist_ok=True)
-    for each in (paths.directory, paths.logs):
-        close(each)
+    for directory in (paths.directory, paths.logs):
+        close(directory)
     records.write_json(paths.cell, cell)
     close(paths.cell)
     records.write_checksums(paths.cell_checksum, (paths.cell,))
@@ -147,9 +147,9 @@ def close(path: Path) -> None:
     """Take write permission for group and others from a file or directory of this user. Files of
     other users are left as they are.
     """
-    found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid == os.getuid() and mode & _OTHERS_WRITE:
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid == os.getuid() and mode & _OTHERS_WRITE:
         path.chmod(mode & ~_OTHERS_WRITE)
 
 

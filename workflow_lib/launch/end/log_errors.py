@@ -16,14 +16,14 @@ from typing import NamedTuple
 _END = 65536
 
 
-def end_of(log: Path) -> str:
+def tail(log: Path) -> str:
     """The last 64 KiB of a log as text. Raises OSError."""
     with log.open("rb") as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _END))
         return stream.read().decode("utf-8", "replace")
 
 
-def ends_of(log: Path) -> str:
+def head_and_tail(log: Path) -> str:
     """The first and the last 64 KiB of a log as text, in whole lines; a shorter log whole.
 
     Raises OSError.
@@ -42,32 +42,34 @@ def ends_of(log: Path) -> str:
 _NAMED = 4
 
 #: how error messages begin, by the program that writes them
-_OWN = (
+_ERRORS = (
     # The sampler (workflow_lib/telemetry/__main__.py) and the command that sets limits
     # (workflow_lib/telemetry/limits.py). Both name their node.
-    re.compile(r"^(?:telemetry|GPU limits) on (?P<node>\S+): (?P<said>.+)"),
+    re.compile(r"^(?:telemetry|GPU limits) on (?P<node>\S+): (?P<message>.+)"),
     # The job script, which names its node.
-    re.compile(r"^triptych: on (?P<node>\S+): (?P<said>.+)"),
+    re.compile(r"^triptych: on (?P<node>\S+): (?P<message>.+)"),
     # This project's commands.
-    re.compile(r"^triptych: (?P<said>.+)"),
+    re.compile(r"^triptych: (?P<message>.+)"),
     # Apptainer and Singularity; their container runtime writes the second form, in colours.
-    re.compile(r"^FATAL:\s+(?P<said>.+)"),
-    re.compile(r"^ERROR  : (?P<said>.+)"),
+    re.compile(r"^FATAL:\s+(?P<message>.+)"),
+    re.compile(r"^ERROR  : (?P<message>.+)"),
     # env in the container, if it cannot start Python.
-    re.compile(r"^env: (?P<said>.+)"),
+    re.compile(r"^env: (?P<message>.+)"),
     # Pyxis, which prints enroot's log.
-    re.compile(r"^slurmstepd: error: pyxis:\s+\[ERROR\] (?P<said>.+)"),
+    re.compile(r"^slurmstepd: error: pyxis:\s+\[ERROR\] (?P<message>.+)"),
     # Lmod, whose message begins in this line, and Environment Modules.
-    re.compile(r"^Lmod has detected the following error:\s+(?P<said>.+)"),
-    re.compile(r"^(?:\S+:)?ERROR:(?:\d+:)?\s*(?P<said>(?:Unable|Cannot|Module|Couldn't) .+)"),
+    re.compile(r"^Lmod has detected the following error:\s+(?P<message>.+)"),
+    re.compile(r"^(?:\S+:)?ERROR:(?:\d+:)?\s*(?P<message>(?:Unable|Cannot|Module|Couldn't) .+)"),
     # Slurm, if it could not start a program.
-    re.compile(r"^slurmstepd: error: (?P<said>(?:execve\(\)|couldn't chdir|task_p_pre_launch).+)"),
-    re.compile(r"^srun: error: (?P<said>Unable to (?:create step|allocate|confirm).+)"),
+    re.compile(
+        r"^slurmstepd: error: (?P<message>(?:execve\(\)|couldn't chdir|task_p_pre_launch).+)"
+    ),
+    re.compile(r"^srun: error: (?P<message>Unable to (?:create step|allocate|confirm).+)"),
     # Bash, about a line of the job script.
-    re.compile(r"^\S*(?:slurm_script|\.sh): line \d+: (?P<said>.+)"),
+    re.compile(r"^\S*(?:slurm_script|\.sh): line \d+: (?P<message>.+)"),
 )
 #: messages of pyxis itself; enroot's log, which it prints, has the reason
-_OF_PYXIS = re.compile(r"^slurmstepd: error: pyxis: (?P<said>\S.+)")
+_PYXIS_ERROR = re.compile(r"^slurmstepd: error: pyxis: (?P<message>\S.+)")
 #: terminal colours, which some programs also write into files
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -81,13 +83,13 @@ _EXITED = re.compile(r"^srun: error: (\S+): tasks? [\d,\[\]-]+: Exited with exit
 
 
 #: what NCCL or RCCL writes where NCCL_DEBUG is WARN or more, after a time, a process and a place
-_OF_NCCL = re.compile(r"[NR]CCL WARN (?P<said>\S.*)")
+_NCCL_WARNING = re.compile(r"[NR]CCL WARN (?P<message>\S.*)")
 
 
-class OwnWords(NamedTuple):
+class LogError(NamedTuple):
     """An error message, and the nodes that it came from, as far as the log names them."""
 
-    said: str
+    message: str
     nodes: tuple[str, ...]
 
     @property
@@ -99,61 +101,61 @@ class OwnWords(NamedTuple):
         return f" on {', '.join(named)}" if named else ""
 
 
-def own_words(log: Path) -> OwnWords:
+def first_error(log: Path) -> LogError:
     """The first error message in a log; if no line looks like one, the last line that no launcher
     wrote. If the log cannot be read, the message says so.
     """
     try:
-        lines = [line.strip() for line in _COLOURS.sub("", ends_of(log)).splitlines()]
+        lines = [line.strip() for line in _COLOURS.sub("", head_and_tail(log)).splitlines()]
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        return OwnWords(f"{log} is missing" if missing else str(error), ())
+        return LogError(f"{log} is missing" if missing else str(error), ())
     exited = dict.fromkeys(match[1] for line in lines if (match := _EXITED.match(line)))
-    found = list(_sentences(lines))
-    if found:
-        first = found[0][0]
-        nodes = dict.fromkeys(node for said, node in found if said == first and node)
-        return OwnWords(_with_others(first, found), tuple(nodes or exited))
-    telling = [line for line in lines if any(map(str.isalnum, line))]
-    own = [line for line in telling if not _LAUNCHER.match(line)]
-    last = (own or telling or [f"{log} is empty"])[-1]
-    return OwnWords(last, tuple(exited))
+    messages = list(_messages(lines))
+    if messages:
+        first = messages[0][0]
+        nodes = dict.fromkeys(node for message, node in messages if message == first and node)
+        return LogError(_with_others(first, messages), tuple(nodes or exited))
+    readable = [line for line in lines if any(map(str.isalnum, line))]
+    program = [line for line in readable if not _LAUNCHER.match(line)]
+    last = (program or readable or [f"{log} is empty"])[-1]
+    return LogError(last, tuple(exited))
 
 
-def warning_of_nccl(log: Path) -> str | None:
+def nccl_warning(log: Path) -> str | None:
     """The first warning of NCCL or RCCL in a log; None if there is none or the log cannot be read.
 
     The exceptions of torch.distributed name a class of errors and refer to it: "invalid usage (run
     with NCCL_DEBUG=WARN for details)".
     """
     try:
-        match = _OF_NCCL.search(_COLOURS.sub("", ends_of(log)))
+        match = _NCCL_WARNING.search(_COLOURS.sub("", head_and_tail(log)))
     except OSError:
         return None
-    return match["said"].strip() if match else None
+    return match["message"].strip() if match else None
 
 
-def _with_others(first: str, found: list[tuple[str, str | None]]) -> str:
+def _with_others(first: str, messages: list[tuple[str, str | None]]) -> str:
     """The first message, and the different messages of other nodes."""
-    others = dict.fromkeys(pair for pair in found if pair[0] != first and pair[1])
-    return "; ".join([first, *(f"on {node}: {said}" for said, node in [*others][:_NAMED])])
+    others = dict.fromkeys(pair for pair in messages if pair[0] != first and pair[1])
+    return "; ".join([first, *(f"on {node}: {message}" for message, node in [*others][:_NAMED])])
 
 
-def _sentences(lines: list[str]) -> Iterator[tuple[str, str | None]]:
+def _messages(lines: list[str]) -> Iterator[tuple[str, str | None]]:
     """Each error message, with its node if it names one, in the log's order."""
-    of_pyxis = None
+    pyxis_error = None
     for number, line in enumerate(lines):
-        match = next((found for each in _OWN if (found := each.match(line))), None)
+        match = next(filter(None, (pattern.match(line) for pattern in _ERRORS)), None)
         if match is not None:
-            yield match["said"], match.groupdict().get("node")
+            yield match["message"], match.groupdict().get("node")
         elif line.startswith(_TRACEBACK):
             error = _exception(lines, number + 1)
             if error is not None and not _LAUNCHER.match(error):
                 yield error, None
-        elif of_pyxis is None and (pyxis := _OF_PYXIS.match(line)):
-            of_pyxis = pyxis["said"]
-    if of_pyxis is not None:
-        yield of_pyxis, None
+        elif pyxis_error is None and (pyxis := _PYXIS_ERROR.match(line)):
+            pyxis_error = pyxis["message"]
+    if pyxis_error is not None:
+        yield pyxis_error, None
 
 
 def _exception(lines: list[str], start: int) -> str | None:

@@ -27,7 +27,7 @@ _TRY_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
-class OwnedRun:
+class LockedRun:
     """A run whose lock this process holds, and the scheduler that it is submitted to."""
 
     paths: RunPaths
@@ -41,24 +41,24 @@ class OwnedRun:
 
 
 @contextmanager
-def own(
+def acquire(
     paths: RunPaths, scheduler: Scheduler, render_anew: Callable[[], None] | None = None
-) -> Iterator[OwnedRun]:
+) -> Iterator[LockedRun]:
     """Wait for the run's lock, and hold it meanwhile. Raises InterruptedRunError, OSError."""
     # A lock file that another user left may be one that only they may write.
-    is_theirs = paths.lock.exists() and not may(paths.lock, os.W_OK)
-    with paths.lock.open("r" if is_theirs else "a") as stream:
+    is_read_only = paths.lock.exists() and not may(paths.lock, os.W_OK)
+    with paths.lock.open("r" if is_read_only else "a") as stream:
         had_to_wait = False
-        while (locked := try_to_lock(stream)) is None:
+        while (has_lock := try_to_lock(stream)) is None:
             if not had_to_wait:
                 say(f"another process waits for {paths.directory}; its result will be taken")
             had_to_wait = True
             interruption.pause(_TRY_EVERY_S)
-        if not locked:
+        if not has_lock:
             # Without locks, two processes may submit two jobs. The second job stops when it begins.
             say(f"{stream.name}: no file locks on this file system; start one workflow only")
-        yield OwnedRun(
-            paths, scheduler, stream.fileno() if locked else None, had_to_wait, render_anew
+        yield LockedRun(
+            paths, scheduler, stream.fileno() if has_lock else None, had_to_wait, render_anew
         )
 
 
@@ -79,7 +79,7 @@ def try_to_lock(stream: IO[str]) -> bool | None:
     return True
 
 
-def is_of_another(record: JobRecord | SubmissionRecord) -> bool:
+def is_foreign(record: JobRecord | SubmissionRecord) -> bool:
     """Whether another user submitted the job; False if the user is not known."""
     return record.user_id is not None and record.user_id != os.getuid()
 
@@ -97,7 +97,9 @@ def why_only_read(directory: Path) -> str | None:
     )
 
 
-def left_alone(job: str, record: JobRecord | SubmissionRecord, file: Path) -> SubmissionError:
+def foreign_job_error(
+    job: str, record: JobRecord | SubmissionRecord, file: Path
+) -> SubmissionError:
     """The error to raise for another user's ``job`` that Slurm hides. ``file`` is the run's record
     that names it.
     """
