@@ -60,8 +60,8 @@ def test_a_bad_file_of_the_configuration_stops_only_what_needs_it(
     monkeypatch.setattr(
         evidence, "rebuild_all", lambda into: (rebuilt.append(into), into.mkdir(parents=True))
     )
-    for name in ("differing", "stale"):
-        monkeypatch.setattr(evidence, name, lambda rebuilt: [])
+    monkeypatch.setattr(evidence, "stale", lambda rebuilt: [])
+    monkeypatch.setattr(evidence.digests, "differences", lambda before, now: [])
     monkeypatch.setattr(evidence, "CHECKOUT", archives.parent)
     assert evidence.main([]) == (1 if is_claims else 0)
     assert f"{bad}: " in capsys.readouterr().err

@@ -1,26 +1,44 @@
-"""The files that modules run with: found by their imports, as Python's own parser finds them."""
+"""The files that modules run with: found by their imports, as grimp finds them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import grimp
 import pytest
 
-from tests.test_architecture import MODULES, project_imports
 from workflow_lib.import_graph import files_behind
 from workflow_lib.launch.script.snapshot import RUN_BY_JOBS
 
 ROOT = Path(__file__).parents[1]
-OWN = {name: path for name, path in MODULES.items() if path.is_relative_to(ROOT / "workflow_lib")}
+PACKAGE = ROOT / "workflow_lib"
+
+
+def module(path: Path) -> str:
+    """The name of a file's module within the package; the package's own is empty."""
+    return (
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        .removesuffix("__init__")
+        .rstrip(".")
+    )
+
+
+OWN = {module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @pytest.fixture(scope="module")
 def graph() -> dict[str, set[str]]:
-    """Module → what it imports and the package that it is in, by Python's parser."""
+    """Module → what it imports and the package that it is in, by grimp."""
+    built = grimp.build_graph("workflow_lib")
+    whole = {name: f"workflow_lib.{name}".rstrip(".") for name in OWN}
     return {
-        name: project_imports(path) | ({name.rpartition(".")[0]} if name else set())
-        for name, path in OWN.items()
+        name: {
+            imported.removeprefix("workflow_lib").lstrip(".")
+            for imported in built.find_modules_directly_imported_by(whole[name])
+        }
+        | ({name.rpartition(".")[0]} if name else set())
+        for name in OWN
     }
 
 
