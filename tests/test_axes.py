@@ -209,7 +209,7 @@ def test_what_two_sweeps_may_differ_in_to_show_the_same_cell(axis: CellAxis) -> 
         assert matches == {expected.get(axis.name, "unmatched")}
     for each in layout_pairs([a], [b]):
         if each.match == "unmatched" and axis.name != "model":
-            assert f"the nearest differs in {axis.name}" in each.reason
+            assert f"differs in {axis.name}" in each.reason
     compete = axis.role in ("layout", "option", "place")
     assert bool(best_pairs([a], [b])) == compete
 

@@ -86,7 +86,7 @@ def test_a_matrix_that_multiplies_beyond_bounds_is_refused_before_it_does(study_
         encoding="utf-8",
     )
     began_s = time.process_time()
-    with pytest.raises(ConfigError, match=r"makes 1000000 cells on .*, more than 20000"):
+    with pytest.raises(ConfigError, match=r" 1000000 cells .* more than 20000"):
         load_sound(study_directory)
     assert time.process_time() - began_s < 20
 
@@ -115,7 +115,7 @@ def test_json_that_no_record_is_is_refused(tmp_path: Path, text: str, said: str)
 def test_a_pipe_in_the_place_of_a_record_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     os.mkfifo(path)
-    with pytest.raises(RecordError, match="a directory, pipe or device, expected a file"):
+    with pytest.raises(RecordError, match=r"record\.json: .* pipe"):
         read_json(path)
 
 
@@ -145,7 +145,7 @@ def test_a_cell_of_which_something_else_than_a_line_is_emulated_is_refused(
     plain = json.loads(paths.cell.read_text(encoding="utf-8"))
     plain["hardware"]["emulated"] = words
     paths.cell.write_text(json.dumps(plain), encoding="utf-8")
-    with pytest.raises(RecordError, match=r"hardware\.emulated is .*, expected a line of text"):
+    with pytest.raises(RecordError, match=r"hardware\.emulated is"):
         read_record(paths.cell, Cell)
     plain["hardware"]["emulated"] = "two daemons"
     paths.cell.write_text(json.dumps(plain), encoding="utf-8")
@@ -156,9 +156,7 @@ def test_a_field_of_a_csv_file_longer_than_any_is_refused(tmp_path: Path) -> Non
     paths = Run().write(tmp_path / "run1")
     with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
         stream.write("x" * 200_000 + "\n")
-    with pytest.raises(
-        RecordError, match=r"node1\.csv:\d+: over 65536 bytes, more than any line has"
-    ):
+    with pytest.raises(RecordError, match=r"node1\.csv:\d+: over 65536 bytes"):
         reduce_run(paths.directory)
 
 
@@ -170,7 +168,7 @@ def test_a_trace_that_unpacks_to_a_bomb_is_not_read_to_its_end(tmp_path: Path) -
             stream.write(b'{"a": 1},' * 200_000)
     most = bounds.TRACE_RATIO_FREE_BYTES + path.stat().st_size * bounds.TRACE_RATIO.most
     trace = read_trace(path)
-    assert "the file unpacks to more than traces do; the rest was not read" in trace.notes
+    assert any("unpacks to more" in note for note in trace.notes)
     assert trace.bytes_read <= most < 60 * 9 * 200_000
 
 
@@ -180,13 +178,13 @@ def test_a_trace_of_damaged_events_is_given_up(tmp_path: Path) -> None:
     began_s = time.process_time()
     trace = read_trace(path)
     assert time.process_time() - began_s < 20
-    assert "so many events are damaged that the rest was not read" in trace.notes
+    assert any("events are damaged" in note for note in trace.notes)
 
 
 def test_an_archive_that_unpacks_to_a_bomb_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "bomb.zip"
     write_bag(archive, {}, {}, {"a.csv": "0" * (200 << 20)}, {}, 1.7e9)
-    with pytest.raises(ArchiveError, match="over 100 times as much; no measurements do"):
+    with pytest.raises(ArchiveError, match="over 100 times"):
         unpack(archive, tmp_path / "into", lambda name: True, 1e11)
     assert not (tmp_path / "into").exists()
 
@@ -195,7 +193,7 @@ def test_an_archive_whose_files_lie_too_deep_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "deep.zip"
     with zipfile.ZipFile(archive, "w") as target:
         target.writestr("a/" * 2000 + "b", "")
-    with pytest.raises(ArchiveError, match="lies over 32 directories deep"):
+    with pytest.raises(ArchiveError, match="over 32 directories"):
         unpack(archive, tmp_path / "into", lambda name: True, 1e9)
 
 

@@ -51,32 +51,38 @@ class Said:
         return under_way, self.text.getvalue().splitlines()
 
 
+WAITS, REPORTS = "starting a run", "tables, figures and the report"
+
+
+def one_line(said: Said, now_s: float, *words: str) -> str:
+    """What is under way, beside the only line that is written, which holds these words."""
+    under_way, (line,) = said.look(now_s)
+    assert [word for word in words if word not in line] == [], line
+    return under_way
+
+
 def test_it_says_each_run_once_and_how_long_the_others_will_take(planned):
     said = Said(planned)
-    assert said.look(101.0) == ("starting a run", ["3 runs to do"])
+    assert said.look(101.0) == (WAITS, ["3 runs to do"])
     first, second, third = (make_run(planned, run) for run in (1, 2, 3))
     begin(first)
     assert said.look(102.0) == ("llama3-tiny tp1-pp1-dp2_mb1 starts", [])
     end(first, Outcome.COMPLETED)
     # 20 s for one: 40 s for two.
-    line = "1 of 3  llama3-tiny tp1-pp1-dp2_mb1: completed; about 40 s left for the others"
-    assert said.look(120.0) == ("starting a run", [line])
-    assert said.look(121.0) == ("starting a run", [])
+    assert one_line(said, 120.0, "1 of 3", "mb1: completed", "40 s left") == WAITS
+    assert said.look(121.0) == (WAITS, [])
     end(second, Outcome.NODE_FAILURE, "n1 died")
-    line = "2 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 2: node_failure: n1 died"
-    assert said.look(130.0) == ("starting a run", [line])
+    assert one_line(said, 130.0, "2 of 3", "run 2: node_failure: n1 died") == WAITS
     end(third, Outcome.OUT_OF_MEMORY, "too large")
-    line = "3 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 3: out_of_memory"
-    assert said.look(140.0) == ("tables, figures and the report", [line])
+    assert one_line(said, 140.0, "3 of 3", "run 3: out_of_memory") == REPORTS
 
 
 def test_what_was_done_before_is_counted_and_is_no_measure_of_time(planned):
     end(make_run(planned, 1), Outcome.COMPLETED)
     said = Said(planned)
-    assert said.look(101.0)[1] == ["3 runs to do, 1 of which are done"]
+    one_line(said, 101.0, "3 runs", "1 of which")
     end(make_run(planned, 2), Outcome.COMPLETED)
-    (line,) = said.look(130.0)[1]
-    assert line.endswith("about 30 s left for the others")
+    one_line(said, 130.0, "30 s left")
 
 
 def test_a_run_that_failed_before_is_one_to_do_and_takes_the_time_that_it_takes(planned):
@@ -85,23 +91,18 @@ def test_a_run_that_failed_before_is_one_to_do_and_takes_the_time_that_it_takes(
     end(second, Outcome.ERROR, "rank 0 died")
     end(third, Outcome.ERROR, "rank 1 died")
     said = Said(planned)
-    assert said.look(101.0) == ("starting a run", ["3 runs to do, 1 of which are done"])
+    assert one_line(said, 101.0, "3 runs", "1 of which") == WAITS
     second.failure.unlink()
     begin(second)
     assert said.look(110.0)[1] == []
     end(second, Outcome.COMPLETED)
-    (line,) = said.look(130.0)[1]
     # 30 s since the start for one run, and one is left.
-    assert line == (
-        "2 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 2: completed; about 30 s left for the others"
-    )
+    one_line(said, 130.0, "2 of 3", "run 2: completed", "30 s left")
     third.failure.unlink()
     begin(third)
     said.look(131.0)
     end(third, Outcome.COMPLETED)
-    assert said.look(150.0) == (
-        "tables, figures and the report", ["3 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 3: completed"]
-    )  # fmt: skip
+    assert one_line(said, 150.0, "3 of 3", "run 3: completed") == REPORTS
 
 
 def test_snakemake_does_not_outlive_a_progress_that_breaks(tmp_path, monkeypatch):
@@ -122,23 +123,20 @@ def test_a_result_that_left_gpus_limited_says_so(planned):
     said.look(101.0)
     cause = f"trained to the end; {records.LIMITS_LEFT} on n1: GPU 0"
     end(make_run(planned, 1), Outcome.COMPLETED, cause)
-    (line,) = said.look(120.0)[1]
-    assert line == f"1 of 3  llama3-tiny tp1-pp1-dp2_mb1: completed: {cause}"
+    one_line(said, 120.0, "1 of 3", f"completed: {cause}")
 
 
 def test_runs_are_counted_again_when_snakemake_replaces_the_plan(planned):
     end(make_run(planned, 1), Outcome.COMPLETED)
     said = Said(planned)
-    assert said.look(101.0)[1] == ["3 runs to do, 1 of which are done"]
+    said.look(101.0)
     end(make_run(planned, 2), Outcome.COMPLETED)
     said.look(120.0)
     plan(planned, repeats=5)
-    assert said.look(121.0) == ("starting a run", ["5 runs to do, 2 of which are done"])
+    one_line(said, 121.0, "5 runs", "2 of which")
     end(make_run(planned, 3), Outcome.COMPLETED)
-    (line,) = said.look(140.0)[1]
     # 40 s for two runs: 40 s for two more.
-    assert line.startswith("3 of 5")
-    assert "about 40 s" in line
+    one_line(said, 140.0, "3 of 5", "40 s")
 
 
 def test_before_a_plan_there_is_nothing_to_say(tmp_path):
@@ -169,7 +167,7 @@ def test_a_failure_shows_the_end_of_the_log_and_keeps_the_exit_code(tmp_path):
     assert child.returncode == 3
     log = tmp_path / "logs" / "snakemake-s.log"
     assert out.splitlines()[0] == f"Snakemake's log: {log}"
-    assert "Snakemake ended with exit code 3 after" in err
+    assert "exit code 3 after" in err
     assert err.splitlines()[-2:] == ["  all is well", "  disk \\x1b[31mfull"]
     assert log.read_text() == "all is well\ndisk \x1b[31mfull\n"
 
@@ -196,12 +194,11 @@ def test_a_failure_shows_causes_that_the_end_of_the_log_has_no_more(tmp_path):
     log = f"triptych: training: 1 steps done\n{RAISED}{lines}{COMMAND}{RAISED}{lines}{'x' * 999}"
     child = follow(f"print({log!r}); raise SystemExit(1)", tmp_path)
     _, err = child.communicate()
-    assert err.splitlines()[1:5] == [
-        "  run1: the disk is full",
-        "  collect: plan.parquet is damaged",
-        f"The end of {tmp_path}/logs/snakemake-s.log:",
-        "  line 6",
-    ]
+    causes, end = err.splitlines()[1:3], err.splitlines()[3:5]
+    assert [line.strip().partition(":")[0] for line in causes] == ["run1", "collect"]
+    assert causes[0].endswith("the disk is full")
+    assert str(tmp_path / "logs/snakemake-s.log") in end[0]
+    assert end[1] == "  line 6"
     assert err.splitlines()[-1] == f"  {'x' * 300} …"
 
 
@@ -209,14 +206,16 @@ def test_of_many_causes_a_few_are_shown(tmp_path):
     log = "".join(RAISED.replace("run1", f"run{number}") for number in range(1, 9))
     child = follow(f"print({log!r}); raise SystemExit(1)", tmp_path)
     _, err = child.communicate()
-    assert err.splitlines()[5:7] == ["  run5: the disk is full", "  and 3 more, in the log"]
+    last, others = err.splitlines()[5:7]
+    assert last.startswith("  run5: ")
+    assert "and 3 more" in others
 
 
 def test_success_says_where_to_look(tmp_path):
     child = follow("pass", tmp_path)
     out, _ = child.communicate()
     assert child.returncode == 0
-    assert out.splitlines()[-1] == f"look at {tmp_path}/sweeps/s/report.html"
+    assert out.splitlines()[-1].endswith(f" {tmp_path}/sweeps/s/report.html")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

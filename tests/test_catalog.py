@@ -124,8 +124,8 @@ def test_an_image_has_the_pinned_versions_and_a_pinned_base(kind):
     (base,) = re.findall(r"^ARG BASE=(\S+)$", text, flags=re.MULTILINE)
     assert re.fullmatch(r"[\w./-]+:[\w.-]+", base)
     assert not base.endswith(":latest")
-    assert f"--requirement /opt/triptych/envs/{kind}.txt" in text
+    assert f"/opt/triptych/envs/{kind}.txt" in text
     # All that this file names is copied.
-    assert "COPY envs/*.txt /opt/triptych/envs/" in text
+    assert "COPY envs/*.txt " in text
     installed = re.findall(r"pip install [^\\\n]*(?:\\\n[^\\\n]*)*", text)
-    assert all(re.search(r"--requirement|/opt/rocm/share/amd_smi", each) for each in installed)
+    assert all(re.search(r"--requirement|/share/amd_smi", each) for each in installed)

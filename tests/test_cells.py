@@ -121,72 +121,73 @@ def test_no_two_cells_share_a_directory(sweeps):
 
 
 @pytest.fixture
-def reason_of(study_directory):
-    """The reason that a sweep of one block has for its first cell."""
+def planned_of(study_directory):
+    """The cells on h200 of a sweep of one block."""
 
-    def reason(block: str, extra: str = "") -> str | None:
+    def planned(block: str, extra: str = "") -> tuple[cells.PlannedCell, ...]:
         text = (study_directory / "sweeps" / "parallelism.yaml").read_text(encoding="utf-8")
         head = text.partition("matrix:")[0]
         (study_directory / "sweeps" / "one.yaml").write_text(
             f"{head}{extra}matrix:\n  - {{{block}}}\n", encoding="utf-8"
         )
-        return expanded(study_directory, "one")["one-h200"].cells[0].reason
+        return expanded(study_directory, "one")["one-h200"].cells
 
-    return reason
+    return planned
+
+
+@pytest.fixture
+def reason_of(planned_of):
+    """The reason for which the first cell of a sweep of one block cannot run, or nothing."""
+    return lambda block: planned_of(block)[0].reason or ""
 
 
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
+        ("llama3-8b, tp: 2, pp: 4, dp: 3", "tp × pp × dp = 2 × 4 × 3 = 24, .* 32 GPUs"),
+        ("llama3-8b, gpus: 16, tp: 3", "tp 3 .* 16 GPUs"),
+        ("llama3-8b, gpus: 16, dp: 3, pp: rest", "dp 3 .* 16 GPUs"),
+        ("llama3-8b, tp: 4, pp: 3", "tp × pp = 4 × 3 = 12 .* 32 GPUs"),
+        ("llama3-8b, gpus: 1, tp: 2", "tp 2 .* 1 GPU"),
+        ("llama3-8b, gpus: 64, dp: rest", "64 GPUs, .*h200 .*4 nodes × 8 = 32"),
+        ("gpt3-175b, tp: 32, dp: rest", "tp 32 .*node of 8 GPUs"),
+        ("mixtral-8x7b, pp: 32, ep: 3, dp: 1", "EP 3: mixtral-8x7b .*8 experts"),
         (
-            "models: llama3-8b, tp: 2, pp: 4, dp: 3",
-            "tp × pp × dp = 2 × 4 × 3 = 24, but there are 32 GPUs",
+            "mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2",
+            "64 pipeline stages: mixtral-8x7b .*32 layers",
         ),
-        ("models: llama3-8b, gpus: 16, tp: 3", "tp 3 does not divide 16 GPUs"),
-        ("models: llama3-8b, gpus: 16, dp: 3, pp: rest", "dp 3 does not divide 16 GPUs"),
-        ("models: llama3-8b, tp: 4, pp: 3", "tp × pp = 4 × 3 = 12 does not divide 32 GPUs"),
-        ("models: llama3-8b, gpus: 1, tp: 2", "tp 2 does not divide 1 GPU"),
-        ("models: llama3-8b, gpus: 64, dp: rest", "64 GPUs, but h200 has 4 nodes × 8 = 32"),
-        ("models: gpt3-175b, tp: 32, dp: rest", "tp 32 reaches beyond a node of 8 GPUs"),
+        # The same stages, divided by work.
         (
-            "models: mixtral-8x7b, pp: 32, ep: 3, dp: 1",
-            "EP 3: mixtral-8x7b has 8 experts; use an EP that divides them",
-        ),
-        (
-            "models: mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2",
-            "64 pipeline stages: mixtral-8x7b has only 32 layers, and each stage needs one",
-        ),
-        (
-            "models: mixtral-8x7b, tp: 8, pp: 4, dp: 1, stage_layers: [8, 8, 8, 9]",
-            "stage_layers has 4 stages with 33 layers, but the cell has 4 stages and mixtral-8x7b "
-            "32 layers",
+            "mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2, stage_layers: auto",
+            "64 pipeline stages: mixtral-8x7b .*32 layers",
         ),
         (
-            "models: llama3-8b, gpus: 8, dp: 8, gpu_order: [0, 1, 2, 3, 4, 5, 6, 6]",
-            "gpu_order [0, 1, 2, 3, 4, 5, 6, 6] must name each of the 8 GPUs used on a node once",
+            "mixtral-8x7b, tp: 8, pp: 4, dp: 1, stage_layers: [8, 8, 8, 9]",
+            "stage_layers .*33 layers, .*4 stages .*mixtral-8x7b 32 layers",
         ),
         (
-            "models: llama3-8b, gpus: 8, dp: 8, gpu_uuids: [GPU-a, GPU-b]",
-            "gpu_uuids names 2 GPUs, expected the 8 that the cell uses",
-        ),
-        ("models: llama3-8b, ep: 2, dp: rest", "EP 2: llama3-8b has no experts"),
-        (
-            "models: mixtral-8x7b, ep: 8, tp: 8, dp: rest",
-            "EP 8 with DP 4: experts are spread over replicas; EP must divide DP",
+            "llama3-8b, gpus: 8, dp: 8, gpu_order: [0, 1, 2, 3, 4, 5, 6, 6]",
+            r"gpu_order \[0, 1, 2, 3, 4, 5, 6, 6\] .*8 GPUs",
         ),
         (
-            "models: llama3-8b, dp: rest, global_batch_size: 100",
-            "global batch 100 is not a multiple of dp × micro-batch = 32 × 1 = 32",
+            "llama3-8b, gpus: 8, dp: 8, gpu_uuids: [GPU-a, GPU-b]",
+            "gpu_uuids names 2 GPUs, expected .*8",
+        ),
+        ("llama3-8b, ep: 2, dp: rest", "EP 2: llama3-8b .*no experts"),
+        ("mixtral-8x7b, ep: 8, tp: 8, dp: rest", "EP 8 with DP 4: "),
+        (
+            "llama3-8b, dp: rest, global_batch_size: 100",
+            "global batch 100 .*dp × micro-batch = 32 × 1 = 32",
         ),
         (
-            "models: llama3-8b, gpus: 4, dp: 1, tp: 4, zero_stage: 0, micro_batch_size: 64, "
+            "llama3-8b, gpus: 4, dp: 1, tp: 4, zero_stage: 0, micro_batch_size: 64, "
             "recomputation: none",
             "GB on a GPU of 150 GB: weights",
         ),
     ],
 )
 def test_what_cannot_run_says_why_with_the_arithmetic(reason_of, block, expected):
-    assert expected in (reason_of(block) or "")
+    assert re.search(expected, reason_of(f"models: {block}"))
 
 
 def predicted(against: str, dp: str = "8") -> str:
@@ -198,10 +199,9 @@ def predicted(against: str, dp: str = "8") -> str:
     )
 
 
-def test_a_prediction_is_in_the_plan_beside_its_cell(reason_of, study_directory):
-    reason_of("models: llama3-8b, gpus: 8, dp: 8")
-    (plain,) = expanded(study_directory, "one")["one-h200"].cells
-    reason_of(predicted(plain.cell.id, "4").replace("[1, 2]", "1"))
+def test_a_prediction_is_in_the_plan_beside_its_cell(planned_of, study_directory):
+    (plain,) = planned_of("models: llama3-8b, gpus: 8, dp: 8")
+    planned_of(predicted(plain.cell.id, "4").replace("[1, 2]", "1"))
     rows = table([expanded(study_directory, "one")["one-h200"]]).to_dicts()
     assert [row["predicted_against"] for row in rows] == [None, plain.cell.id]
     row = rows[1]
@@ -210,38 +210,38 @@ def test_a_prediction_is_in_the_plan_beside_its_cell(reason_of, study_directory)
 
 
 def test_a_prediction_is_of_one_cell_against_another_of_its_sweep(reason_of):
-    with pytest.raises(ConfigError, match="with a prediction makes several cells on h200"):
+    with pytest.raises(ConfigError, match="several cells on h200"):
         reason_of(predicted("h200/x", "4"))
-    with pytest.raises(ConfigError, match="against h200/x, which is no cell of it on h200; those"):
+    with pytest.raises(ConfigError, match=r"h200/x, .*no cell"):
         reason_of(predicted("h200/x", "4").replace("[1, 2]", "1"))
-    with pytest.raises(ConfigError, match="expected an estimate and the ends of its interval"):
+    with pytest.raises(ConfigError, match="its interval"):
         reason_of(predicted("h200/x", "4").replace("0.02, 0.04", "0.04, 0.02"))
 
 
 def test_heads_must_divide_over_tensor_parallel_ranks(reason_of, edit):
     edit("models/gpt3-tiny.yaml", "attention_heads: 4", "attention_heads: 2")
     edit("models/gpt3-tiny.yaml", "kv_heads: 4", "kv_heads: 2")
-    assert "TP 4: gpt3-tiny has 2 key and value heads, which 4 does not divide" in (
-        reason_of("models: gpt3-tiny, tp: 4, dp: rest, precision: fp32") or ""
-    )
+    reason = reason_of("models: gpt3-tiny, tp: 4, dp: rest, precision: fp32")
+    assert re.search("TP 4: gpt3-tiny .* 2 ", reason)
 
 
 def test_a_run_longer_than_the_partition_takes_is_refused(reason_of, edit):
     edit("platforms/h200.yaml", "time_limit_max_min: 1440", "time_limit_max_min: 20")
-    reason = reason_of("models: gpt3-175b, tp: 8, pp: 4, dp: 1") or ""
-    assert "but the partition's time_limit_max_min is 20: 2 times 120 s to start" in reason
-    assert "use fewer measured_steps, or a smaller time_limit_margin of platform h200" in reason
+    reason = reason_of("models: gpt3-175b, tp: 8, pp: 4, dp: 1")
+    assert re.search("limit_max_min is 20: 2 .* 120 s", reason)
+    assert "time_limit_margin of" in reason
     cooled = (
         "platforms: h200, models: gpt3-175b, tp: 8, pp: 4, dp: 1, "
         "cool_down: {within_c: 5, limit_s: 600}"
     )
-    assert "measured_steps, a smaller limit_s of its cool_down, or a" in (reason_of(cooled) or "")
+    assert re.search("limit_s .* cool_down", reason_of(cooled))
 
 
-def test_an_exclusion_leaves_out_exactly_what_it_names(reason_of, study_directory):
-    reason_of("models: gpt3-175b, dp: 1, tp: [1, 2, 4, 8], pp: rest", "exclude: [{tp: [1, 2]}]\n")
-    sweep = expanded(study_directory, "one")["one-h200"]
-    assert [planned.cell.degrees.tp for planned in sweep.cells] == [4, 8]
+def test_an_exclusion_leaves_out_exactly_what_it_names(planned_of):
+    sweep_cells = planned_of(
+        "models: gpt3-175b, dp: 1, tp: [1, 2, 4, 8], pp: rest", "exclude: [{tp: [1, 2]}]\n"
+    )
+    assert [planned.cell.degrees.tp for planned in sweep_cells] == [4, 8]
 
 
 def ids(directory):
@@ -286,18 +286,16 @@ def test_what_a_platform_emulates_is_stated_or_read_from_what_nccl_is_kept_from(
     assert said(study_directory) == {None}
     edit("platforms/h200.yaml", 'NCCL_P2P_DISABLE: "0"', 'NCCL_P2P_DISABLE: "1"')
     (words,) = said(study_directory)
-    assert "kept from the links between GPUs (NCCL_P2P_DISABLE)" in words
-    edit("platforms/h200.yaml", "account: null", "emulated: two daemons of one host")
-    assert said(study_directory) == {"two daemons of one host"}
+    assert "(NCCL_P2P_DISABLE)" in words
+    edit("platforms/h200.yaml", "account: null", "emulated: two daemons")
+    assert said(study_directory) == {"two daemons"}
 
 
 @pytest.mark.parametrize("name", ["h200x1-emulated-nodes", "h200x2-emulated-nodes"])
 def test_the_shipped_platforms_of_emulated_nodes_say_so(sweeps, name):
     planned = [each for sweep in sweeps.values() if sweep.platform == name for each in sweep.cells]
     assert planned
-    assert {each.cell.emulated.split(",")[0] for each in planned} == {
-        "its two nodes are slurmds of one host"
-    }
+    assert all("slurmds" in each.cell.emulated for each in planned)
 
 
 def test_editing_one_model_moves_exactly_its_cells(study_directory, edit):
@@ -317,24 +315,12 @@ def test_editing_the_environment_of_a_platform_moves_its_cells(study_directory, 
 
 
 @pytest.fixture
-def limited(study_directory, edit):
+def limited(planned_of, edit):
     """Plans one cell of eight GPUs with limits, on a platform whose site allows them."""
-    edit(
-        "platforms/h200.yaml",
-        "telemetry: nvidia",
-        "telemetry: nvidia\ngpu_settings: allowed",
-    )
-    head = (study_directory / "sweeps" / "parallelism.yaml").read_text(encoding="utf-8")
-    head = head.partition("matrix:")[0]
-
-    def plan(limits: str, gpus: int = 8):
-        block = f"models: llama3-8b, gpus: {gpus}, dp: {gpus}{limits}"
-        (study_directory / "sweeps" / "one.yaml").write_text(
-            f"{head}matrix:\n  - {{{block}}}\n", encoding="utf-8"
-        )
-        return expanded(study_directory, "one")["one-h200"].cells[0]
-
-    return plan
+    edit("platforms/h200.yaml", "telemetry: nvidia", "telemetry: nvidia\ngpu_settings: allowed")
+    return lambda limits, gpus=8: planned_of(
+        f"models: llama3-8b, gpus: {gpus}, dp: {gpus}{limits}"
+    )[0]
 
 
 def test_one_limit_is_that_of_every_gpu_of_a_node(limited):
@@ -385,9 +371,7 @@ def test_limits_are_refused_where_no_job_can_set_them(limited, edit, old, new, e
 
 
 def test_a_limit_for_too_few_gpus_is_refused(limited):
-    assert "must have a number for each of the 8 GPUs used on a node" in (
-        limited(", clock_limits_mhz: [1200, 1300]").reason
-    )
+    assert "the 8 GPUs" in limited(", clock_limits_mhz: [1200, 1300]").reason
 
 
 def test_the_step_time_is_that_of_the_flops_at_the_expected_mfu(sweeps, nothing_projected):
@@ -483,98 +467,77 @@ def test_the_first_and_the_last_stage_get_one_more_last():
         ),
     ],
 )
-def test_options_are_settled_by_the_cell(reason_of, study_directory, block, field, expected):
-    reason_of(block)
-    training = expanded(study_directory, "one")["one-h200"].cells[0].cell.training
+def test_options_are_settled_by_the_cell(planned_of, block, field, expected):
+    training = planned_of(block)[0].cell.training
     assert getattr(training, field) == expected
 
 
-def test_lists_that_say_what_is_so_without_them_make_no_other_cell(reason_of, study_directory):
-    reason_of(
-        "models: llama3-8b, pp: 2, dp: 16, stage_layers: [16, 16], gpu_order: [0, 1, 2, 3, "
-        "4, 5, 6, 7]"
-    )
-    cell = expanded(study_directory, "one")["one-h200"].cells[0].cell
-    assert cell.degrees == Degrees(pp=2, dp=16)
+def test_lists_that_say_what_is_so_without_them_make_no_other_cell(planned_of):
+    lists = "stage_layers: [16, 16], gpu_order: [0, 1, 2, 3, 4, 5, 6, 7]"
+    (planned,) = planned_of(f"models: llama3-8b, pp: 2, dp: 16, {lists}")
+    assert planned.cell.degrees == Degrees(pp=2, dp=16)
 
 
-def orders(reason_of, study_directory, block):
-    reason_of(block)
-    sweep = expanded(study_directory, "one")["one-h200"]
-    return [planned.cell.degrees.gpu_order for planned in sweep.cells]
+@pytest.mark.parametrize(
+    ("block", "orders"),
+    [
+        # The platform has 4 nodes of 8 GPUs: each stage is once on each GPU of its node.
+        (
+            "gpus: 8, pp: 8",
+            [(), *(tuple((gpu + turn) % 8 for gpu in range(8)) for turn in range(1, 8))],
+        ),
+        # TP groups move as a whole.
+        ("gpus: 8, tp: 4, pp: 2", [(), (4, 5, 6, 7, 0, 1, 2, 3)]),
+        # Of 8 stages over 4 nodes each node has two.
+        ("tp: 4, pp: 8", [(), (4, 5, 6, 7, 0, 1, 2, 3)]),
+        # Nothing can change places without stages.
+        ("dp: rest", [()]),
+    ],
+)
+def test_rotated_gpus_have_each_stage_of_their_node_once(planned_of, block, orders):
+    rotated = planned_of(f"models: llama3-8b, {block}, gpu_order: rotated")
+    assert [planned.cell.degrees.gpu_order for planned in rotated] == orders
 
 
-def test_rotated_gpus_have_each_stage_of_their_node_once(reason_of, study_directory):
-    """The platform has 4 nodes of 8 GPUs."""
-    found = orders(
-        reason_of, study_directory, "models: llama3-8b, gpus: 8, pp: 8, gpu_order: rotated"
-    )
-    assert [order or tuple(range(8)) for order in found] == [
-        tuple((gpu + turn) % 8 for gpu in range(8)) for turn in range(8)
-    ]
-    # TP groups move as a whole.
-    of_groups = "models: llama3-8b, gpus: 8, tp: 4, pp: 2, gpu_order: rotated"
-    assert orders(reason_of, study_directory, of_groups) == [(), (4, 5, 6, 7, 0, 1, 2, 3)]
-    # Of 8 stages over 4 nodes each node has two.
-    over_nodes = "models: llama3-8b, tp: 4, pp: 8, gpu_order: rotated"
-    assert orders(reason_of, study_directory, over_nodes) == [(), (4, 5, 6, 7, 0, 1, 2, 3)]
-    # Nothing can change places without stages.
-    assert orders(reason_of, study_directory, "models: llama3-8b, gpu_order: rotated") == [()]
-
-
-def test_stages_by_work_are_cells_of_their_own_beside_even_ones(reason_of, study_directory):
-    reason_of("models: llama3-8b, pp: [1, 4], dp: rest, stage_layers: [even, auto]")
-    sweep = expanded(study_directory, "one")["one-h200"]
+def test_stages_by_work_are_cells_of_their_own_beside_even_ones(planned_of):
+    sweep_cells = planned_of("models: llama3-8b, pp: [1, 4], dp: rest, stage_layers: [even, auto]")
 
     # Recomputed layers: the head is worth 1.57 of them. One stage is the same either way.
-    names = [planned.cell.degrees.name for planned in sweep.cells]
+    names = [planned.cell.degrees.name for planned in sweep_cells]
     assert names == ["tp1-pp1-dp32", "tp1-pp4-dp8", "tp1-pp4-dp8-l8.9.8.7"]
-    assert [planned.feasible for planned in sweep.cells] == [True] * 3
+    assert [planned.feasible for planned in sweep_cells] == [True] * 3
 
 
-def test_even_stages_are_what_cells_have_without_the_word(reason_of, study_directory):
+def test_even_stages_are_what_cells_have_without_the_word(planned_of):
     ids = []
     for words in ("", ", stage_layers: even", ", stage_layers: [even]"):
-        reason_of(f"models: llama3-8b, pp: 4, dp: rest{words}")
-        sweep = expanded(study_directory, "one")["one-h200"]
-        ids += [planned.cell.id for planned in sweep.cells]
+        sweep_cells = planned_of(f"models: llama3-8b, pp: 4, dp: rest{words}")
+        ids += [planned.cell.id for planned in sweep_cells]
 
     assert len(ids) == 3
     assert len(set(ids)) == 1
 
 
-def test_more_stages_than_layers_are_refused_when_divided_by_work_too(reason_of):
-    reason = reason_of("models: mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2, stage_layers: auto")
-
-    assert reason.startswith("64 pipeline stages: mixtral-8x7b has only 32 layers")
-
-
-def test_an_exclusion_names_options_as_they_are_settled(reason_of, study_directory):
-    reason_of(
+def test_an_exclusion_names_options_as_they_are_settled(planned_of):
+    sweep_cells = planned_of(
         "models: llama3-8b, tp: [1, 8], pp: [1, 4], dp: rest, zero_stage: 3",
         "exclude: [{backend: torch}, {sequence_parallel: true}]\n",
     )
-    sweep = expanded(study_directory, "one")["one-h200"]
     # Pipelines with ZeRO-3 are torch's, and tp 8 cuts the sequence.
-    assert [planned.cell.degrees.name for planned in sweep.cells] == ["tp1-pp1-dp32"]
+    assert [planned.cell.degrees.name for planned in sweep_cells] == ["tp1-pp1-dp32"]
 
 
-def test_an_exclusion_can_name_a_backend_or_a_workload(reason_of, study_directory):
-    reason_of(
+def test_an_exclusion_can_name_a_backend_or_a_workload(planned_of):
+    sweep_cells = planned_of(
         "models: llama3-8b, dp: rest, workload: [pretrain, lora]", "exclude: [{workload: lora}]\n"
     )
-    sweep = expanded(study_directory, "one")["one-h200"]
-    assert [planned.cell.training.workload for planned in sweep.cells] == ["pretrain"]
+    assert [planned.cell.training.workload for planned in sweep_cells] == ["pretrain"]
 
 
-def test_data_of_an_entry_replace_the_sweeps(reason_of, study_directory):
-    both = "data: [synthetic, python-sources]"
-    reason_of(
-        f"models: llama3-8b, dp: rest, {both}", "exclude: [{data: synthetic, zero_stage: 3}]\n"
-    )
-    of_sweep = expanded(study_directory, "one")["one-h200"].cells
-    reason_of("models: llama3-8b, dp: rest", "")
-    (plain,) = expanded(study_directory, "one")["one-h200"].cells
+def test_data_of_an_entry_replace_the_sweeps(planned_of):
+    both = "models: llama3-8b, dp: rest, data: [synthetic, python-sources]"
+    of_sweep = planned_of(both, "exclude: [{data: synthetic, zero_stage: 3}]\n")
+    (plain,) = planned_of("models: llama3-8b, dp: rest")
 
     assert [planned.cell.data.name for planned in of_sweep] == ["synthetic", "python-sources"]
     # The sweep's data are synthetic: the same cell, whichever way they are named.
@@ -582,12 +545,9 @@ def test_data_of_an_entry_replace_the_sweeps(reason_of, study_directory):
     assert of_sweep[1].cell.id != plain.cell.id
 
 
-def test_an_exclusion_can_name_data(reason_of, study_directory):
-    reason_of(
-        "models: llama3-8b, dp: rest, data: [synthetic, python-sources]",
-        "exclude: [{data: synthetic}]\n",
-    )
-    (planned,) = expanded(study_directory, "one")["one-h200"].cells
+def test_an_exclusion_can_name_data(planned_of):
+    both = "models: llama3-8b, dp: rest, data: [synthetic, python-sources]"
+    (planned,) = planned_of(both, "exclude: [{data: synthetic}]\n")
     assert planned.cell.data.name == "python-sources"
 
 
@@ -704,10 +664,8 @@ def test_too_few_steps_for_two_rounds_of_sampling_rates_are_refused(
     rates = "  interleaved_rates_hz: [0, 1, 50]\n"
     assert cell_of_protocol(f"{rates}  block_s: 106\n").feasible
     refused = cell_of_protocol(f"{rates}  block_s: 107\n")
-    assert refused.reason == (
-        "its 600 measured steps take about 639 s, but 2 rounds of 3 sampling rates with 107 s each "
-        "take 642 s; use more measured_steps"
-    )
+    assert re.findall(r"\d+", refused.reason) == ["600", "639", "2", "3", "107", "642"]
+    assert refused.reason.endswith("more measured_steps")
 
 
 def test_a_field_that_came_later_leaves_the_cells_as_they_were(sweeps):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -113,7 +115,7 @@ def test_the_installed_package_finds_its_templates(triptych, tmp_path):
 def test_what_needs_the_clone_says_so_elsewhere(triptych, tmp_path, argv):
     done = call(triptych, *argv, cwd=tmp_path)
     assert done.returncode == 1
-    assert "this command needs a clone of the repository" in done.stderr
+    assert "clone of the repository" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -121,11 +123,10 @@ def test_run_starts_snakemake_with_the_sweeps_profile(triptych, tmp_path):
     results = tmp_path / "results"
     done = call(triptych, "run", "demo", "--results", results, "-n", "--", "--quiet", cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    first = done.stdout.splitlines()[0]
-    assert first == (
-        f"snakemake --profile profiles/local --config results_directory={results} "
-        "'sweeps=[demo]' --dry-run --quiet"
-    )
+    assert shlex.split(done.stdout.splitlines()[0]) == [
+        *("snakemake", "--profile", "profiles/local", "--config"),
+        *(f"results_directory={results}", "sweeps=[demo]", "--dry-run", "--quiet"),
+    ]
     assert not results.exists()
 
 
@@ -191,7 +192,8 @@ def test_run_says_where_snakemakes_cache_could_be(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
     assert command.main(["run", "demo", "--dry-run"]) == 1
     said = capsys.readouterr().err
-    assert f"{tmp_path}/file cannot be written to: set XDG_CACHE_HOME to a directory" in said
+    assert f"{tmp_path}/file cannot be written" in said
+    assert "set XDG_CACHE_HOME" in said
 
 
 @pytest.mark.parametrize("given", [{}, {"USER": "me"}, {"HOME": "/"}])
@@ -206,14 +208,14 @@ def test_run_says_that_the_system_does_not_know_the_user(given, monkeypatch, cap
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("pwd.getpwuid", nobody)
     assert command.main(["run", "demo", "--dry-run"]) == 1
-    assert "set USER and HOME, as in export USER=me" in capsys.readouterr().err
+    assert "set USER and HOME" in capsys.readouterr().err
 
 
 def test_run_names_a_link_to_nothing_among_its_results(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     (tmp_path / "link").symlink_to("/no/such/disk")
     assert command.main(["run", "demo", "--brief", "--results", str(tmp_path / "link")]) == 1
-    assert f"{tmp_path}/link is a link to /no/such/disk, which is not" in capsys.readouterr().err
+    assert f"{tmp_path}/link is a link to /no/" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", command.COMMANDS)
@@ -229,7 +231,7 @@ def test_help_lists_every_command_and_a_wrong_one_is_refused(capsys):
     assert [name for name in command.COMMANDS if f"\n  {name} " not in listed] == []
     with pytest.raises(SystemExit, match="2"):
         command.main(["stauts"])
-    assert "no command is called 'stauts'; did you mean 'status'?" in capsys.readouterr().err
+    assert re.search("'stauts'; .*'status'", capsys.readouterr().err)
 
 
 def completed(script: str, words: str) -> set[str]:
@@ -249,5 +251,5 @@ def test_bash_completes_commands_options_and_values():
     assert completed(script, "triptych sta") == {"status"}
     assert completed(script, "triptych archive p") == {"pack"}
     assert completed(script, "triptych status --out") == {"--outcome"}
-    assert completed(script, "triptych status --state que") == {"queued"}
+    assert completed(script, "triptych status --state q") == {"queued"}
     assert completed(script, "triptych project --mod") == {"--model"}

@@ -65,10 +65,10 @@ def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("endless")
 def test_slurm_that_prints_without_end_gives_no_answer(tmp_path: Path) -> None:
-    with pytest.raises(queries.NoAnswerError, match="squeue: printed over 64 MiB"):
+    with pytest.raises(queries.NoAnswerError, match=r"squeue: .* 64 MiB"):
         queries.squeue(["1"])
-    with pytest.raises(queries.NoAnswerError, match="sacct: printed over 64 MiB"):
+    with pytest.raises(queries.NoAnswerError, match=r"sacct: .* 64 MiB"):
         queries.sacct(["1"])
     # It may have submitted the job: it is looked for by its name.
-    with pytest.raises(UnclearError, match="sbatch printed over 64 MiB"):
+    with pytest.raises(UnclearError, match=r"sbatch .* 64 MiB"):
         slurm.sbatch(tmp_path / "job.sh", tmp_path, "log", "h200")

@@ -13,6 +13,8 @@ from docs import digests
 RESULTS = "one/results/sweeps/one"
 RUN = "one/results/cells/h200/model/cell/run1"
 
+COLUMN = "runs.parquet, column"
+
 
 @pytest.fixture
 def rebuilt(tmp_path: Path) -> Path:
@@ -59,20 +61,17 @@ def test_a_new_column_hides_no_changed_one(rebuilt: Path) -> None:
     write(rebuilt, columns, {"power_w": "no sensor", "heat_c": "no sensor"})
     (rebuilt / RESULTS / "figures" / "power.svg").unlink()
     assert digests.differences(before, digests.digests(rebuilt)) == [
-        "gone: power.svg of one",
-        "new: runs.parquet, column heat_c of one",
-        "changed: runs.parquet, column power_w of one",
+        f"{word} of one"
+        for word in ("gone: power.svg", f"new: {COLUMN} heat_c", f"changed: {COLUMN} power_w")
     ]
 
 
 def test_another_reason_or_type_is_a_change(rebuilt: Path) -> None:
     before = digests.digests(rebuilt)
     write(rebuilt, {"power_w": [690.5, None], "loss": [2.5, 2.25]}, {"power_w": "lost"})
-    assert digests.differences(before, digests.digests(rebuilt)) == [
-        "changed: runs.parquet, column power_w of one"
-    ]
+    changed = digests.differences(before, digests.digests(rebuilt))
+    assert changed == [f"changed: {COLUMN} power_w of one"]
     path = rebuilt / RESULTS / "runs.parquet"
     pl.read_parquet(path).with_columns(pl.col("loss").cast(pl.Float32)).write_parquet(path)
-    assert "changed: runs.parquet, column loss of one" in digests.differences(
-        before, digests.digests(rebuilt)
-    )
+    changed = digests.differences(before, digests.digests(rebuilt))
+    assert f"changed: {COLUMN} loss of one" in changed

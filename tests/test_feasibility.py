@@ -1,5 +1,6 @@
 """What a step is expected to take, by hand."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -154,7 +155,7 @@ def test_what_is_assumed_is_said(platform):
         return feasibility.estimate(a_cell(**changes), platform).step_time.source
 
     assert source() == "assumed 40 % MFU"
-    assert source(**INFERENCE) == "assumed 40 % MFU, 50 % of the bandwidth"
+    assert re.findall(r"\d+ %", source(**INFERENCE)) == ["40 %", "50 %"]
     unknown = replace(a_cell(), hardware=replace(HARDWARE, peak_bf16_flops_per_s=None))
     assert feasibility.estimate(unknown, platform).step_time is None
 
@@ -199,7 +200,7 @@ def test_fp8_runs_where_a_gpu_has_units_for_it_or_any_will_do(platform, gpu, pea
 
     assert (reason is not None) == refused
     if refused:
-        assert reason.startswith(f"fp8: {gpu} has no units for it")
+        assert reason.startswith(f"fp8: {gpu} has no units")
 
 
 def test_a_step_in_fp8_is_estimated_at_its_own_peak(platform):

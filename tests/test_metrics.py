@@ -56,6 +56,7 @@ def text_of(root, now=NOW):
 
 
 def value(found, name, **labels):
+    name = f"triptych_{name}"
     (only,) = (v for (n, have), v in found.items() if n == name and labels.items() <= set(have))
     return only
 
@@ -65,23 +66,23 @@ def test_what_is_read_is_written_in_base_units(tmp_path):
     found = parsed(text_of(tmp_path))
     gpu = {"cell": CELL, "run": "1", "node": "node1", "gpu": "1"}
     # Of tests/analysis/synthetic_run.py, 50 s after its start.
-    assert value(found, "triptych_gpu_power_watts", **gpu) == 600
-    assert value(found, "triptych_gpu_temperature_celsius", **gpu) == 60
-    assert value(found, "triptych_gpu_sm_clock_hertz", **gpu) == 1.5e9
-    assert value(found, "triptych_gpu_utilisation_ratio", **gpu) == pytest.approx(0.8)
-    assert value(found, "triptych_gpu_memory_used_bytes", **gpu) == 2001
-    assert value(found, "triptych_gpu_energy_joules_total", **gpu) == 600 * 50 + 100_000
-    throttled = "triptych_gpu_throttled_seconds_total"
+    assert value(found, "gpu_power_watts", **gpu) == 600
+    assert value(found, "gpu_temperature_celsius", **gpu) == 60
+    assert value(found, "gpu_sm_clock_hertz", **gpu) == 1.5e9
+    assert value(found, "gpu_utilisation_ratio", **gpu) == pytest.approx(0.8)
+    assert value(found, "gpu_memory_used_bytes", **gpu) == 2001
+    assert value(found, "gpu_energy_joules_total", **gpu) == 600 * 50 + 100_000
+    throttled = "gpu_throttled_seconds_total"
     assert value(found, throttled, **gpu, reason="power_cap") == 30
     assert value(found, throttled, **gpu, reason="power_brake") == 0
-    assert value(found, "triptych_gpu_throttled", **gpu, reason="power_cap") == 1
-    assert value(found, "triptych_gpu_throttled", **gpu, reason="thermal") == 0
-    assert value(found, "triptych_gpu_ecc_errors_total", **gpu, kind="corrected") == 6
-    assert value(found, "triptych_node_power_watts", node="node1") == 2000
-    assert value(found, "triptych_node_sampled_timestamp_seconds", node="node1") == NOW
-    assert value(found, "triptych_run_steps_done", run="1") == 3
-    assert value(found, "triptych_run_steps_asked", run="1") == 3
-    assert value(found, "triptych_run_tokens_per_second", run="1") == pytest.approx(6.4)
+    assert value(found, "gpu_throttled", **gpu, reason="power_cap") == 1
+    assert value(found, "gpu_throttled", **gpu, reason="thermal") == 0
+    assert value(found, "gpu_ecc_errors_total", **gpu, kind="corrected") == 6
+    assert value(found, "node_power_watts", node="node1") == 2000
+    assert value(found, "node_sampled_timestamp_seconds", node="node1") == NOW
+    assert value(found, "run_steps_done", run="1") == 3
+    assert value(found, "run_steps_asked", run="1") == 3
+    assert value(found, "run_tokens_per_second", run="1") == pytest.approx(6.4)
 
 
 def test_states_are_counted_and_a_failure_has_its_cause_escaped(tmp_path):
@@ -89,13 +90,13 @@ def test_states_are_counted_and_a_failure_has_its_cause_escaped(tmp_path):
     text = text_of(tmp_path)
     found = parsed(text)
     counts = {
-        state: value(found, "triptych_runs", state=state)
+        state: value(found, "runs", state=state)
         for state in ("queued", "running", "failed", "finished")
     }
     assert counts == {"queued": 1, "running": 1, "failed": 1, "finished": 0}
     cause = " ".join(CAUSE.split())
     labels = {"run": "2", "outcome": "communication_timeout", "cause": cause}
-    assert value(found, "triptych_run_failed", **labels) == 1
+    assert value(found, "run_failed", **labels) == 1
     assert r'said [red]C:\\temp[/red] and died"' in text
 
 
@@ -104,17 +105,15 @@ def test_a_missing_reading_is_absent_and_never_0(tmp_path):
         return {**fields, "power_w": None, "event_reasons": None, "energy_j": None}
 
     write(tmp_path, Run(edit=edit))
-    names = {name for name, _ in parsed(text_of(tmp_path))}
-    assert "triptych_gpu_temperature_celsius" in names
-    assert not names & {
-        "triptych_gpu_power_watts", "triptych_gpu_throttled", "triptych_gpu_energy_joules_total"
-    }  # fmt: skip
+    names = {name.removeprefix("triptych_gpu_") for name, _ in parsed(text_of(tmp_path))}
+    assert "temperature_celsius" in names
+    assert not names & {"power_watts", "throttled", "energy_joules_total"}
 
 
 def test_readings_of_a_sampler_that_stopped_are_absent_but_say_when_it_did(tmp_path):
     write(tmp_path)
     found = parsed(text_of(tmp_path, NOW + 3600))
-    assert value(found, "triptych_node_sampled_timestamp_seconds", node="node1") == NOW
+    assert value(found, "node_sampled_timestamp_seconds", node="node1") == NOW
     assert [name for name, _ in found if "_gpu_" in name or "_watts" in name] == []
 
 
@@ -133,7 +132,7 @@ def test_a_site_has_the_file_replaced_whole(tmp_path):
     printed = call("--results", tmp_path / "results")
     assert call("--results", tmp_path / "results", "--output", output).returncode == 0
     # By now the readings are old; the counts of runs are not.
-    assert value(parsed(printed.stdout), "triptych_runs", state="failed") == 1
+    assert value(parsed(printed.stdout), "runs", state="failed") == 1
     assert output.read_text() == printed.stdout
     before = output.stat().st_ino
     assert call("--results", tmp_path / "results", "--output", output).returncode == 0
@@ -141,20 +140,21 @@ def test_a_site_has_the_file_replaced_whole(tmp_path):
     assert [path.name for path in output.parent.iterdir()] == ["triptych.prom"]
 
 
-def test_a_wrong_directory_is_one_message(tmp_path):
-    done = call("--results", tmp_path / "resluts")
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (("--results", "resluts"), "resluts is not a directory"),
+        (("--results", ".", "--output", "/proc/triptych.prom"), "/proc/triptych.prom: "),
+    ],
+)
+def test_a_wrong_place_is_one_message(tmp_path, argv, named):
+    write(tmp_path)
+    argv = [tmp_path / word if word in (".", "resluts") else word for word in argv]
+    done = call(*argv)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"triptych: {tmp_path}/resluts is not a directory; give --results\n"
-
-
-def test_a_place_where_nothing_can_be_written_is_one_message(tmp_path):
-    write(tmp_path / "results")
-    done = call("--results", tmp_path / "results", "--output", "/proc/triptych.prom")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "triptych: /proc/triptych.prom: No such file or directory; "
-        "name a file that you may read, or a place where you may write\n"
-    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("triptych: ")
+    assert named in line
 
 
 def test_a_damaged_file_fails_the_command_but_hides_no_other_run(tmp_path):
@@ -162,8 +162,8 @@ def test_a_damaged_file_fails_the_command_but_hides_no_other_run(tmp_path):
     paths.job.write_text("{")
     done = call("--results", tmp_path)
     assert done.returncode == 1
-    assert "job.json: not readable as JSON" in done.stderr
-    assert value(parsed(done.stdout), "triptych_runs", state="failed") == 1
+    assert "job.json: " in done.stderr
+    assert value(parsed(done.stdout), "runs", state="failed") == 1
 
 
 def test_the_how_to_lists_every_metric_and_no_other():

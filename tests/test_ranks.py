@@ -51,5 +51,5 @@ def test_an_interleaved_layout_has_the_ranks_and_groups_of_a_plain_one():
 
 
 def test_a_rank_outside_of_the_layout_is_refused():
-    with pytest.raises(ValueError, match="rank 8 is outside of a layout of 8 ranks"):
+    with pytest.raises(ValueError, match=r"rank 8 .* 8 ranks"):
         coordinates(8, EIGHT)

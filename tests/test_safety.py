@@ -108,10 +108,10 @@ def test_other_texts_stay_as_they_are(text):
 
 def test_a_password_in_a_platforms_file_is_refused_without_repeating_it():
     address = "docker://ada:lovelace@registry/image"
-    with pytest.raises(ConfigError, match="image: holds an address with a password") as refused:
+    with pytest.raises(ConfigError, match=r"image: .* password") as refused:
         checked("site.yaml", Container, {"runtime": "pyxis", "image": address})
     assert "lovelace" not in str(refused.value)
-    with pytest.raises(ConfigError, match="HTTPS_PROXY holds an address with") as refused:
+    with pytest.raises(ConfigError, match=r"HTTPS_PROXY .* address") as refused:
         checked("site.yaml", Platform, {"environment": {"HTTPS_PROXY": address}})
     assert "lovelace" not in str(refused.value)
 

@@ -112,7 +112,7 @@ def test_a_damaged_run_is_a_problem_and_hides_no_other(tmp_path):
     seen = Watcher(tmp_path).look(NOW)
     assert [run.status.run for run in seen.runs] == [2, 3]
     (problem,) = seen.problems
-    assert "node1.csv: 3 fields, expected 10" in problem
+    assert "node1.csv: 3 fields" in problem
 
 
 def test_what_has_ended_is_read_again_only_when_its_outcome_changes(tmp_path):

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+import yaml
 
 from tests.models.published import (
     GEMMA,
@@ -78,9 +79,7 @@ def test_llama_3_2_1b_is_written_as_a_file_that_the_study_reads(written, tmp_pat
     config.mkdir()
     path = written(LLAMA_1B, "Llama-3.2-1B")
     assert main(["import", str(path), "--config", str(config)]) == 0
-    assert "Llama-3.2-1B.yaml: 1.236 B parameters; sequences of 8192 tokens" in (
-        capsys.readouterr().out
-    )
+    assert re.search("1B.yaml: 1.236 B .* 8192 tokens", capsys.readouterr().out)
     (spec,) = load_study(config).models.values()
     model = spec.record("Llama-3.2-1B")
     assert model.tied_embeddings
@@ -88,23 +87,17 @@ def test_llama_3_2_1b_is_written_as_a_file_that_the_study_reads(written, tmp_pat
     assert model.rotary_scaling == (32.0, 1.0, 4.0, 8192.0)
     assert model.head_dimension is None  # 64 is 2048 / 32
     text = (config / "models" / "Llama-3.2-1B.yaml").read_text(encoding="utf-8")
-    assert text.splitlines() == [
-        "# yaml-language-server: $schema=../schemas/model.json",
-        "# max_position_embeddings is 131072: sequences have 8192 tokens unless --sequence-length "
-        "says more.",
-        "description: Llama-3.2-1B, as its config.json has it (model_type llama)",
-        "family: llama",
-        "layers: 16",
-        "hidden_size: 2048",
-        "ffn_hidden_size: 8192",
-        "attention_heads: 32",
-        "kv_heads: 8",
-        "sequence_length: 8192",
-        "vocabulary_size: 128256",
-        "rotary_scaling: {kind: llama3, factor: 32.0, low_frequency_factor: 1.0, "
-        "high_frequency_factor: 4.0, original_length: 8192}",
-        "tied_embeddings: true",
-    ]
+    schema, note = text.splitlines()[:2]
+    assert schema.endswith("$schema=../schemas/model.json")
+    assert re.match("# max_position_embeddings is 131072: .* 8192 ", note)
+    keys = yaml.safe_load(text)
+    assert keys.pop("description").startswith("Llama-3.2-1B, ")
+    scaling = {"kind": "llama3", "factor": 32.0, "original_length": 8192}
+    scaling |= {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0}
+    sizes = {"layers": 16, "hidden_size": 2048, "ffn_hidden_size": 8192, "vocabulary_size": 128256}
+    heads = {"attention_heads": 32, "kv_heads": 8, "sequence_length": 8192}
+    one_of = {"family": "llama", "rotary_scaling": scaling, "tied_embeddings": True}
+    assert keys == sizes | heads | one_of
 
 
 def test_what_families_differ_in_is_taken_over(written):
@@ -148,9 +141,7 @@ def test_a_window_changes_nothing_up_to_its_length(written):
     path = written(MISTRAL)
     imported = import_model(path)
     assert (imported.spec.sequence_length, imported.spec.sliding_window) == (4096, 4096)
-    assert "sliding_window: attention looks back over 4096 tokens" in refusal(
-        path, sequence_length=8192
-    )
+    assert re.search("sliding_window: .* 4096 tokens", refusal(path, sequence_length=8192))
     unsaid = {key: value for key, value in MISTRAL.items() if key != "sliding_window"}
     assert import_model(written(unsaid)).spec.sliding_window == 4096
     later = import_model(written(MISTRAL | {"sliding_window": None}), sequence_length=32768)
@@ -212,10 +203,10 @@ def test_what_the_engine_cannot_follow_is_refused_by_its_key(config, expected, w
 
 def test_a_key_that_nobody_knows_is_left_out_only_when_asked(written):
     path = written(LLAMA_1B | {"made_up": 3, "other": 4})
-    assert "pass --ignore made_up (so also other)" in refusal(path)
+    assert "--ignore made_up (so also other)" in refusal(path)
     imported = import_model(path, ignored=["made_up", "other"])
-    assert "made_up is 3: left out, as --ignore made_up asked" in imported.notes
-    assert "# made_up is 3: left out" in imported.text
+    assert any(note.startswith("made_up is 3: ") for note in imported.notes)
+    assert "# made_up is 3: " in imported.text
 
 
 def test_keys_of_every_configuration_of_transformers_are_known(written):
@@ -234,12 +225,12 @@ def test_code_beside_a_file_is_told(written):
 
 def test_what_training_leaves_out_is_listed(written):
     notes = " ".join(import_model(written(GPT2 | {"initializer_range": 0.01})).notes)
-    assert "attn_pdrop is 0.1: the engine trains without dropout" in notes
+    assert "attn_pdrop is 0.1: " in notes
     assert "initializer_range is 0.01" in notes
 
 
 def test_a_model_with_learned_positions_keeps_all_of_them(written):
-    assert "it has learned 1024 positions" in refusal(written(GPT2), sequence_length=512)
+    assert "1024 positions" in refusal(written(GPT2), sequence_length=512)
 
 
 def test_the_name_is_that_of_the_directory_or_of_the_model_in_the_cache(written, tmp_path):
@@ -248,7 +239,7 @@ def test_the_name_is_that_of_the_directory_or_of_the_model_in_the_cache(written,
     cached.mkdir(parents=True)
     (cached / "config.json").write_text(json.dumps(GPT2), encoding="utf-8")
     assert import_model(cached / "config.json").name == "gpt2"
-    assert "cannot be a model's name: use --name" in refusal(cached, name="a b")
+    assert "use --name" in refusal(cached, name="a b")
 
 
 def test_outside_of_a_checkout_nothing_is_written(written, tmp_path, monkeypatch, capsys):
@@ -257,7 +248,7 @@ def test_outside_of_a_checkout_nothing_is_written(written, tmp_path, monkeypatch
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     assert main(["import", str(path)]) == 1
-    assert "there is no config/ here: type this in the checkout" in capsys.readouterr().err
+    assert "no config/ here" in capsys.readouterr().err
     assert not list(elsewhere.iterdir())
 
 
@@ -269,7 +260,7 @@ def test_an_existing_file_is_kept_unless_asked(written, tmp_path, capsys):
     path = config / "models" / "mine.yaml"
     path.write_text("layers: 3\n", encoding="utf-8")
     assert main(arguments) == 1
-    assert "exists with other content" in capsys.readouterr().err
+    assert "exists with other" in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "layers: 3\n"
     assert main([*arguments, "--overwrite"]) == 0
     assert path.read_text(encoding="utf-8") != "layers: 3\n"
@@ -287,4 +278,4 @@ def test_what_is_no_configuration_is_one_message(content, tmp_path, capsys):
 
 def test_a_directory_without_a_configuration_is_named(tmp_path, capsys):
     assert main(["import", str(tmp_path), "--config", str(tmp_path)]) == 1
-    assert f"{tmp_path}/config.json: No such file" in capsys.readouterr().err
+    assert f"{tmp_path}/config.json: No " in capsys.readouterr().err

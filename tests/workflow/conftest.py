@@ -66,21 +66,22 @@ class Checkout:
         assert old in text, f"{name} does not hold {old!r}"
         path.write_text(text.replace(old, new), encoding="utf-8")
 
-    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``snakemake --profile profiles/local`` for the sweep's report."""
+    def call(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command here, with these variables of the environment besides."""
         return subprocess.run(
-            [
-                str(SNAKEMAKE),
-                "--profile",
-                "profiles/local",
-                *(arguments or ("results/sweeps/tiny/report.html",)),
-            ],
+            command,
             cwd=self.directory,
+            env=os.environ | variables,
             capture_output=True,
             text=True,
             timeout=LONGEST_S,
             check=False,
         )
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``snakemake --profile profiles/local`` for the sweep's report."""
+        target = arguments or ("results/sweeps/tiny/report.html",)
+        return self.call(str(SNAKEMAKE), "--profile", "profiles/local", *target)
 
     def start(self) -> subprocess.Popen[bytes]:
         """The same, without waiting for it; in a process group of its own."""

@@ -22,44 +22,18 @@ def message_of(done: subprocess.CompletedProcess[str]) -> str:
     return output
 
 
-#: file, what is there, what is put there, and what is said of it
+#: what config/sweeps/tiny.yaml holds, what is put there, and what the message holds
 MISTAKES = (
+    ("- gpt3-tiny", "- gpt-tiny", "matrix.0.models: .*'gpt-tiny'; .*'gpt3-tiny'"),
+    ("repeats:", "repeat:", "repeat: unknown key; .*'repeats'"),
+    ("micro_batch_size: 2", "micro_batch_size: 0", "training.micro_batch_size: .*not 0"),
     (
-        "config/sweeps/tiny.yaml",
-        "- gpt3-tiny",
-        "- gpt-tiny",
-        "config/sweeps/tiny.yaml: matrix.0.models: no model is called 'gpt-tiny'; "
-        "did you mean 'gpt3-tiny'?",
+        *("dp: 1", "dp: 3"),
+        r"none of its 2 cells (.|\n)*tp × pp × dp = 1 × 1 × 3 = 3, .* 1 GPU",
     ),
     (
-        "config/sweeps/tiny.yaml",
-        "repeats:",
-        "repeat:",
-        "config/sweeps/tiny.yaml: repeat: unknown key; did you mean 'repeats'?",
-    ),
-    (
-        "config/sweeps/tiny.yaml",
-        "micro_batch_size: 2",
-        "micro_batch_size: 0",
-        "config/sweeps/tiny.yaml: training.micro_batch_size: must be greater than 0, not 0",
-    ),
-    (
-        "config/sweeps/tiny.yaml",
-        "dp: 1",
-        "dp: 3",
-        "config/sweeps/tiny.yaml: none of its 2 cells can run on local; ",
-    ),
-    (
-        "config/sweeps/tiny.yaml",
-        "dp: 1",
-        "dp: 3",
-        "tp × pp × dp = 1 × 1 × 3 = 3, but there is 1 GPU",
-    ),
-    (
-        "config/sweeps/tiny.yaml",
-        "global_batch_size: 8",
-        "global_batch_size: 7",
-        "global batch 7 is not a multiple of dp × micro-batch = 1 × 2 = 2",
+        *("global_batch_size: 8", "global_batch_size: 7"),
+        r"(.|\n)*global batch 7 .*dp × micro-batch = 1 × 2 = 2",
     ),
 )
 #: each by the plan; by Snakemake, which takes long to start, only one of them every time
@@ -72,48 +46,33 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "name", "old", "new", "expected"), COMMANDS)
+@pytest.mark.parametrize(("command", "old", "new", "expected"), COMMANDS)
 def test_a_wrong_configuration_is_refused_before_anything_runs(
-    checkout, command, name, old, new, expected
+    checkout, command, old, new, expected
 ):
-    checkout.edit(name, old, new)
+    checkout.edit("config/sweeps/tiny.yaml", old, new)
     if command == "plan":
-        done = subprocess.run(
-            [sys.executable, "-m", "workflow_lib.plan", "--platform", "local"],
-            cwd=checkout.directory,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = checkout.call(sys.executable, "-m", "workflow_lib.plan", "--platform", "local")
     else:
         done = checkout.snakemake()
-    assert expected in message_of(done)
+    assert re.search(rf"config/sweeps/tiny\.yaml: {expected}", message_of(done))
     assert not (checkout.directory / "results" / "cells").exists()
 
 
 def test_no_platform_names_the_flag(checkout):
-    done = subprocess.run(
-        [str(sys.executable), "-m", "snakemake", "--cores", "1"],
-        cwd=checkout.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (
-        "use a profile, as in `snakemake --profile profiles/local`, or `--config platform=NAME`"
-        in message_of(done)
-    )
+    done = checkout.call(str(sys.executable), "-m", "snakemake", "--cores", "1")
+    assert re.search("--profile profiles/local`, .*platform=NAME`", message_of(done))
 
 
 def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
     done = checkout.snakemake("--config", "sweeps=[tinny]")
-    assert "no sweep is called 'tinny'; did you mean 'tiny'?" in message_of(done)
+    assert re.search("'tinny'; .*'tiny'", message_of(done))
 
 
 @pytest.mark.parametrize("target", ["sweeps/tinny/report.html", "comparisons/tiny_vs_tinny/all"])
 def test_a_target_of_an_unknown_sweep_is_refused_with_the_nearest_one(checkout, target):
     said = message_of(checkout.snakemake(f"results/{target}"))
-    assert "no sweep is called 'tinny'; did you mean 'tiny'?" in said
+    assert re.search("'tinny'; .*'tiny'", said)
     assert "InputFunctionException" not in said
 
 
@@ -147,7 +106,7 @@ def test_a_profile_by_its_absolute_path_is_read_elsewhere(checkout, tmp_path):
         for cwd in (clone, elsewhere)
     )
     assert here.returncode == 0, here.stderr
-    assert f"change to the clone, by cd {clone}" in message_of(there)
+    assert f"by cd {clone}" in message_of(there)
 
 
 def test_a_bad_file_stops_only_what_needs_it(checkout):
@@ -156,26 +115,20 @@ def test_a_bad_file_stops_only_what_needs_it(checkout):
     chosen = "--config=sweeps=[broken]"
     done = checkout.snakemake("results/sweeps/tiny/report.html", chosen, "--dry-run")
     assert done.returncode == 0
-    assert "config/sweeps/broken.yaml: not valid YAML" in done.stdout + done.stderr
+    assert "broken.yaml: not valid YAML" in done.stdout + done.stderr
     for asked in (["results/sweeps/broken-local/report.html"], [chosen], ["all", chosen]):
         said = message_of(checkout.snakemake(*asked, "--dry-run"))
-        assert "config/sweeps/broken.yaml: not valid YAML" in said
+        assert "broken.yaml: not valid YAML" in said
         assert "InputFunctionException" not in said
 
 
 def test_runs_on_this_machine_follow_one_another_with_the_profile_of_a_cluster(checkout):
-    done = subprocess.run(
-        [
-            str(SNAKEMAKE),
-            "--profile",
-            "profiles/slurm_h200",
-            "results/sweeps/tiny/report.html",
-            "--dry-run",
-        ],
-        cwd=checkout.directory,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = checkout.call(
+        str(SNAKEMAKE),
+        "--profile",
+        "profiles/slurm_h200",
+        "results/sweeps/tiny/report.html",
+        "--dry-run",
     )
     # The profile allows eight runs in flight.
     taken = re.findall(r"runs_in_flight=(\d+)", done.stdout + done.stderr)
@@ -197,14 +150,8 @@ def test_a_key_twice_in_what_snakemake_reads_itself_is_refused_with_its_line(che
 
 def test_too_few_open_files_for_any_run_are_said_before_anything_starts(checkout):
     command = [str(SNAKEMAKE), "--profile", "profiles/local", "results/sweeps/tiny/report.html"]
-    done = subprocess.run(
-        ["prlimit", "--nofile=99:99", *command],
-        cwd=checkout.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "waiting for one run takes 100 open files, and the system allows 99" in message_of(done)
+    done = checkout.call("prlimit", "--nofile=99:99", *command)
+    assert re.search("takes 100 open files, .* 99", message_of(done))
     assert not (checkout.directory / "results" / "cells").exists()
 
 
@@ -216,10 +163,7 @@ def test_an_unwritable_results_directory_is_named(checkout):
 def test_results_that_are_a_link_to_nothing_are_refused_with_what_to_do(checkout):
     (checkout.directory / "results").symlink_to("/no/such/disk")
     done = checkout.snakemake()
-    assert (
-        "results is a link to /no/such/disk, which is not there: mount or make that directory, or "
-        "remove the link"
-    ) in message_of(done)
+    assert "results is a link to /no/" in message_of(done)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +207,7 @@ def test_tokens_that_did_not_come_along_are_made_anew_and_have_to_be_the_same(ch
     shutil.rmtree(other.directory)
     shutil.rmtree(checkout.directory / "results" / "sweeps")
     message = message_of(checkout.snakemake())
-    assert f"{array} is not there, on which" in message
+    assert f"{array} is not there" in message
     asked = re.search(r"`snakemake --profile … (.*)` makes it", message)
     assert asked is not None
     assert not other.job.exists()
@@ -271,7 +215,7 @@ def test_tokens_that_did_not_come_along_are_made_anew_and_have_to_be_the_same(ch
     target = "results/sweeps/tiny/report.html"
     corpus.write_text("another text " * 50, encoding="utf-8")
     message = message_of(checkout.snakemake(target, *asked[1].split()))
-    assert "tokens.json: states other tokens than corpus.txt gives now" in message
+    assert re.search(r"tokens\.json: .* corpus\.txt", message)
     assert not array.exists()
 
     corpus.write_text("the first text " * 50, encoding="utf-8")
@@ -285,13 +229,12 @@ def test_tokens_that_did_not_come_along_are_made_anew_and_have_to_be_the_same(ch
 
 @pytest.mark.long
 def test_a_script_edited_by_hand_is_noticed_and_not_submitted(checkout):
-    assert (
-        checkout.snakemake("results/sweeps/tiny/report.html", "--until", "render").returncode == 0
-    )
+    rendered = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "render")
+    assert rendered.returncode == 0
     script = checkout.runs()["gpt3-tiny"].script
     script.write_text(script.read_text() + "# one more line\n")
     message = message_of(checkout.snakemake())
-    assert f"{script.relative_to(checkout.directory)} was edited after it was rendered" in message
+    assert f"{script.relative_to(checkout.directory)} was edited" in message
     assert not checkout.runs()["gpt3-tiny"].job.exists()
     # The other cell ran all the same.
     assert checkout.runs()["llama3-tiny"].outcome.exists()

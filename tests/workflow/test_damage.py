@@ -68,7 +68,7 @@ def test_all_that_was_made_is_made_again_where_all_is_damaged(compared, harm):
     again = invoke(compared)
     assert again.returncode == 0, again.stdout + again.stderr
     assert made(compared) == before
-    assert "Nothing to be done" in invoke(compared).stderr
+    assert "Nothing to be" in invoke(compared).stderr
 
 
 @pytest.mark.kills

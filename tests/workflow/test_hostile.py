@@ -247,11 +247,11 @@ def test_what_rules_cannot_carry_is_refused_before_anything_is_made(ran, name, v
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("results_directory=-rf", "results_directory: '-rf' begins with a hyphen"),
-        ("sweep=[tiny]", "sweep: unknown key; did you mean 'sweeps'?"),
+        ("results_directory=-rf", "results_directory: '-rf' .*hyphen"),
+        ("sweep=[tiny]", "sweep: unknown key; .*'sweeps'"),
     ],
 )
 def test_what_is_wrong_on_the_command_line_is_refused_alike(ran, given, said):
     done = ran.checkout.snakemake("--dry-run", "--config", given)
     assert done.returncode != 0
-    assert f"config/config.yaml or --config: {said}" in done.stdout + done.stderr
+    assert re.search(f"config.yaml or --config: {said}", done.stdout + done.stderr)

@@ -99,7 +99,7 @@ def test_every_caption_names_the_sweep_and_says_how_far_to_trust_what_is_shown(r
         assert "<strong>tiny</strong>" in result["caption"], path
         assert "<strong>Limits.</strong>" in result["caption"], path
         assert "system-message" not in result["caption"], path
-    assert "measured cell by cell" in embedded(report, "workflow_desc")
+    assert "cell by cell" in embedded(report, "workflow_desc")
 
 
 def test_every_kind_of_figure_has_a_caption_of_its_own():

@@ -34,14 +34,8 @@ def snakemake(
 ) -> subprocess.CompletedProcess[str]:
     """The workflow in mounts of its own, after a shell command has changed them."""
     command = [str(SNAKEMAKE), "--profile", "profiles/local", *(arguments or (TARGET,))]
-    return subprocess.run(
-        ["unshare", "--mount", "bash", "-c", f'{before} && exec "$@"', "bash", *command],
-        cwd=checkout.directory,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+    return checkout.call(
+        "unshare", "--mount", "bash", "-c", f'{before} && exec "$@"', "bash", *command, **variables
     )
 
 
@@ -53,12 +47,9 @@ def remounted(directory: str) -> str:
 def test_read_only_results_are_refused_in_a_sentence_and_can_be_looked_at(checkout):
     (checkout.directory / "results").mkdir()
     done = snakemake(checkout, remounted("results"))
-    assert f"{checkout.directory}/results cannot be written to, and results go there" in (
-        message_of(done)
-    )
-    assert (
-        "python -m workflow_lib.status --results results` only reads" in done.stdout + done.stderr
-    )
+    message = message_of(done)
+    assert f"{checkout.directory}/results cannot be written" in message
+    assert "workflow_lib.status --results" in message
     assert list((checkout.directory / "results").iterdir()) == []
 
 
@@ -74,13 +65,7 @@ def test_results_that_others_may_not_look_into_are_refused_in_a_sentence(checkou
         (command, f"{hidden} cannot be written to, and results go there"),
         (looking, "hidden/results is not a directory that you may read"),
     ):
-        done = subprocess.run(
-            [*as_another, *call],
-            cwd=checkout.directory,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = checkout.call(*as_another, *call)
         assert said in " ".join((done.stdout + done.stderr).split())
         assert "Traceback" not in done.stdout + done.stderr
 
@@ -108,26 +93,19 @@ def test_tokens_that_cannot_be_read_are_refused_in_a_sentence(checkout, refused,
     study = load_study(checkout.directory / "config")
     cell = expand_study(study)[Path(TARGET).parent.name].cells[0].cell
     target = f"results/cells/{cell.id}/run1/outcome.json" if single else TARGET
-    done = subprocess.run(
-        [
-            *("setpriv", "--bounding-set", "-dac_override,-dac_read_search"),
-            *(str(SNAKEMAKE), "--profile", "profiles/local", target),
-        ],
-        cwd=checkout.directory,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = checkout.call(
+        *("setpriv", "--bounding-set", "-dac_override,-dac_read_search"),
+        *(str(SNAKEMAKE), "--profile", "profiles/local", target),
     )
     message = " ".join(message_of(done).split())
-    assert (
-        f"{directory / refused} cannot be read by you, and the tokens of the text mine" in message
-    )
-    assert "Have its owner, whom `ls -ld` names, let you read it, or use `--config" in message
+    assert f"{directory / refused} cannot be read" in message
+    assert "text mine" in message
+    assert re.search("`ls -ld` .*`--config", message)
 
 
 def test_a_read_only_checkout_is_refused_in_a_sentence(checkout):
     done = snakemake(checkout, f"{remounted('.')} && cd .")
-    assert "cannot be written to, and Snakemake keeps its records there" in message_of(done)
+    assert re.search("cannot be written .*records", message_of(done))
 
 
 def test_the_directory_of_a_user_who_lets_others_only_read_is_refused_in_a_sentence(checkout):
@@ -136,14 +114,8 @@ def test_the_directory_of_a_user_who_lets_others_only_read_is_refused_in_a_sente
     records.mkdir(mode=0o750)
     os.chown(records, 1, 1)
     command = [str(SNAKEMAKE), "--profile", "profiles/local", TARGET]
-    done = subprocess.run(
-        ["setpriv", "--bounding-set", "-dac_override", *command],
-        cwd=checkout.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert f"{records} cannot be written to" in message_of(done)
+    done = checkout.call("setpriv", "--bounding-set", "-dac_override", *command)
+    assert f"{records} cannot be written" in message_of(done)
     assert not (checkout.directory / "results").exists()
 
 
