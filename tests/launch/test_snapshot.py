@@ -26,7 +26,9 @@ def test_its_modules_are_those_that_scripts_run():
     package = Path(workflow_lib.__file__).parent
     template = package / "launch" / "script" / "templates" / "job.sh.j2"
     run = set(re.findall(r"-m workflow_lib\.([a-z_.]+)", template.read_text()))
-    mains = {f"{each}.__main__" if (package / each).is_dir() else each for each in run}
+    mains = {
+        f"{name}.__main__" if package.joinpath(*name.split(".")).is_dir() else name for name in run
+    }
     assert mains == {*snapshot.RUN_BY_JOBS}
 
 
@@ -40,7 +42,7 @@ def test_it_is_named_by_its_content_and_written_once(code, tmp_path):
     assert snapshot.write(code.parent, snapshot.take(package)).archive == code
     (package / "report" / "page" / "page.py").write_text("")
     assert snapshot.take(package).name == code.name
-    (package / "training" / "loop.py").write_text("")
+    (package / "trainers" / "native" / "loop.py").write_text("")
     assert snapshot.take(package).name != code.name
 
 
