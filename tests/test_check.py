@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.launch import scripts
-from tests.launch.test_submit import Fake
+from tests.launch.fake_slurm import Fake
 from workflow_lib import check
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError

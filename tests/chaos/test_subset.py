@@ -58,11 +58,11 @@ def test_a_fault_under_a_condition_must_end_as_the_fault_alone():
 
 
 def test_an_outcome_explains_a_fault_only_where_its_cause_says_so():
-    kind = KINDS["rank_killed"]
-    assert kind.explains(Verdict("error", "rank 1 on h200-2 was ended by SIGKILL", 0.0))
+    kind, killed = KINDS["rank_killed"], "rank 1 on h200-2 was ended by SIGKILL"
+    assert kind.explains(Verdict("error", killed, 0.0))
     assert not kind.explains(Verdict("error", "srun: Force Terminated", 0.0))
-    assert not kind.explains(Verdict("cancelled", "rank 1 on h200-2 was ended by SIGKILL", 0.0))
-    assert not kind.explains(Verdict(None, "rank 1 on h200-2 was ended by SIGKILL", 0.0))
+    assert not kind.explains(Verdict("cancelled", killed, 0.0))
+    assert not kind.explains(Verdict(None, killed, 0.0))
 
 
 def test_a_torn_last_line_is_no_loss_but_a_torn_line_before_it_is(tmp_path: Path):

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.launch import runs
+from tests.launch.fake_slurm import Fake
 from workflow_lib.launch.owner import job_wait, submit
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.records import RunPaths
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A rendered run of this machine."""
+    return runs.rendered(tmp_path)
+
+
+@pytest.fixture
+def slurm_paths(tmp_path: Path) -> RunPaths:
+    """A rendered run of a cluster."""
+    return runs.rendered(tmp_path, "smoke-h200")
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """What every run uses."""
+    made = Fake()
+    monkeypatch.setattr(choice, "choose", lambda name: made)
+    return made
 
 
 @pytest.fixture

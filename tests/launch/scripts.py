@@ -73,6 +73,15 @@ def with_telemetry(cell: Cell, **changes: Any) -> Cell:
     return dataclasses.replace(cell, telemetry=telemetry)
 
 
+def command(directory: Path, name: str, script: str) -> Path:
+    """A command of the shell, in a directory of a path; one that was there is replaced."""
+    directory.mkdir(parents=True, exist_ok=True)
+    new = directory / f"{name}.new"
+    new.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    new.chmod(0o755)
+    return new.replace(directory / name)
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of a recorder: the command and its arguments, and its environment."""

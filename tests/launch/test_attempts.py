@@ -9,11 +9,6 @@ from workflow_lib.launch import attempts
 from workflow_lib.records import RunPaths
 
 
-@pytest.fixture
-def paths(tmp_path) -> RunPaths:
-    return runs.rendered(tmp_path)
-
-
 def test_a_rendered_run_holds_no_evidence(paths):
     assert not attempts.has_evidence(paths)
 

@@ -44,7 +44,7 @@ def test_a_run_on_the_same_tokens_or_on_unknown_ones_is_no_reason(tmp_path, cell
 
 def test_a_finished_run_on_other_tokens_is_named(tmp_path, cell):
     paths = trained(tmp_path, cell, "before")
-    with pytest.raises(SubmissionError, match=rf"{paths.directory} trained on other tokens"):
+    with pytest.raises(SubmissionError, match=rf"{paths.directory} .* other tokens"):
         submit.check(tmp_path, cell)
 
 

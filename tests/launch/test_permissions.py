@@ -9,25 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs
-from tests.launch.test_submit import Fake
 from workflow_lib.launch.end import outcome
 from workflow_lib.launch.owner import array, run_place, run_to_end
-from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.script import checksum, place
 from workflow_lib.records import JobState, RunPaths
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return runs.rendered(tmp_path, "smoke-h200")
-
-
-@pytest.fixture
-def scheduler(monkeypatch) -> Fake:
-    made = Fake()
-    monkeypatch.setattr(choice, "choose", lambda name: made)
-    return made
+def paths(slurm_paths: RunPaths) -> RunPaths:
+    return slurm_paths
 
 
 def reseal(paths: RunPaths) -> None:
@@ -110,4 +101,4 @@ def test_rendering_anew_closes_what_was_open(paths, tmp_path):
 
 def test_a_task_whose_script_was_replaced_is_explained(paths):
     ended = outcome.classify(paths, JobState("FAILED", exit_code="77:0"))
-    assert "the array's copy of it belongs to another user" in ended.cause
+    assert "belongs to another" in ended.cause

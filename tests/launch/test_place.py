@@ -10,11 +10,9 @@ import pytest
 
 import workflow_lib
 from tests.launch import runs, scripts
-from tests.launch.test_submit import Fake
 from workflow_lib import records, results
 from workflow_lib.launch.end import outcome
 from workflow_lib.launch.owner import run_to_end, submit
-from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.script import checksum, place, render, snapshot
 from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, SubmissionRecord
@@ -23,13 +21,6 @@ from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, Submiss
 @pytest.fixture(autouse=True)
 def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.1)
-
-
-@pytest.fixture
-def scheduler(monkeypatch) -> Fake:
-    made = Fake()
-    monkeypatch.setattr(choice, "choose", lambda name: made)
-    return made
 
 
 @pytest.fixture
@@ -78,7 +69,7 @@ def test_a_script_that_was_never_submitted_is_rendered_anew_before_it_is(name, s
 @pytest.mark.parametrize("name", ["renamed", "copied"])
 def test_who_cannot_render_says_what_to_do_and_submits_nothing(name, scheduler, request):
     paths = request.getfixturevalue(name)
-    with pytest.raises(SubmissionError, match=r"results were moved or copied\. Start snakemake"):
+    with pytest.raises(SubmissionError, match=r"copied.* snakemake"):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
 
@@ -98,7 +89,7 @@ def test_the_job_of_the_original_is_not_waited_for_in_its_copy(original, tmp_pat
     records.write_json(original.job, JobRecord("slurm", "41", 1.0, "somebody"))
     shutil.copytree(tmp_path / "original", tmp_path / "copied")
     paths = inside(original, tmp_path, "copied")
-    with pytest.raises(SubmissionError, match=r"was copied from .*original.* after job 41 was"):
+    with pytest.raises(SubmissionError, match=r"copied .*original.* job 41 "):
         run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
     assert scheduler.submitted == []
     assert place.rendered_for(paths.script) == original.directory
@@ -109,7 +100,7 @@ def test_nor_is_the_submission_of_the_original_looked_for(original, tmp_path, sc
     records.write_json(original.submission, announced)
     shutil.copytree(tmp_path / "original", tmp_path / "copied")
     paths = inside(original, tmp_path, "copied")
-    with pytest.raises(SubmissionError, match=r"was copied from .* the job triptych-0a1b2c3d-1"):
+    with pytest.raises(SubmissionError, match=r"copied from .* triptych-0a1b2c3d-1"):
         run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
 
 
@@ -178,7 +169,7 @@ def test_a_run_is_submitted_with_the_code_that_is_here_then(
 ):
     made = {"gone": without_code, "oldest": of_a_version_that_kept_no_code}
     paths = made[stale](original) if stale in made else request.getfixturevalue(stale)
-    with pytest.raises(SubmissionError, match="Start snakemake, or delete the script"):
+    with pytest.raises(SubmissionError, match="Start snakemake"):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
@@ -205,10 +196,10 @@ def test_a_job_whose_code_is_gone_touches_nothing(original, tmp_path):
     recorders = scripts.Recorders(tmp_path / "commands")
     done = recorders.run(original.script)
     assert done.returncode == 78
-    assert "the code of this job, is not there" in done.stderr
+    assert "is not there" in done.stderr
     assert [each for each in everything(tmp_path) if "/commands/" not in each[0]] == before
     ended = outcome.classify(original, JobState("FAILED", exit_code="78:0"))
-    assert "the code that it was to run is not there any more" in ended.cause
+    assert "is not there" in ended.cause
 
 
 # ------------------------------------------------------------------ scripts submitted by hand
@@ -226,7 +217,7 @@ def test_the_script_of_a_copy_that_is_run_by_hand_touches_nothing(original, copi
         recorders.add(name)
     done = recorders.run(copied.script)
     assert done.returncode == 76
-    assert f"this script lies in {copied.directory}, but was rendered for" in done.stderr
+    assert f"lies in {copied.directory}, but " in done.stderr
     kept = [each for each in everything(tmp_path) if "/commands/" not in each[0]]
     assert kept == before
 
@@ -261,7 +252,7 @@ def test_a_copy_that_is_given_to_sbatch_by_hand_touches_nothing(slurm_copy, tmp_
     recorders = scontrol(tmp_path, copied.script)
     done = recorders.run(spooled(copied, tmp_path), SLURM_JOB_ID="7")
     assert done.returncode == 76
-    assert f"this script lies in {copied.directory}, but" in done.stderr
+    assert f"lies in {copied.directory}, but" in done.stderr
     assert before == (everything(tmp_path / "original"), everything(tmp_path / "copied"))
     assert recorders.calls() == []
 
@@ -278,4 +269,4 @@ def test_a_task_of_an_array_whose_results_moved_touches_nothing(slurm_copy, tmp_
 
 def test_a_job_that_stopped_for_that_is_explained(original):
     ended = outcome.classify(original, JobState("FAILED", exit_code="76:0"))
-    assert "the results were moved or copied after it was rendered" in ended.cause
+    assert "moved or copied" in ended.cause

@@ -117,7 +117,7 @@ def test_a_rank_whose_local_job_is_gone_ends_and_writes_nothing(tmp_path):
     child_of(watcher)
     script.kill()
     script.wait()
-    assert "the job's script is gone" in watcher.communicate(timeout=120)[1]
+    assert "script is gone" in watcher.communicate(timeout=120)[1]
     assert watcher.returncode == 137
     assert list(tmp_path.iterdir()) == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import itertools
 import os
 import subprocess
 import sys
@@ -122,17 +121,6 @@ def test_scripts_are_sound_shell(checker, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [*_PLATFORMS, *_VARIANTS])
-def test_scripts_read_well(name, tmp_path):
-    lines = rendered(name, tmp_path).splitlines()
-    for number, line in enumerate(lines, start=1):
-        assert line == line.rstrip(), f"line {number} ends in blanks"
-        assert "  " not in line.strip() or line.startswith("#"), f"line {number}: {line!r}"
-        assert len(line) <= 100 or "/srv/triptych" in line, f"line {number} is long: {line!r}"
-    for above, line in itertools.pairwise(lines):
-        assert above or line, "two empty lines in a row"
-
-
 def test_a_written_script_is_sealed_and_executable(tmp_path):
     planned = scripts.planned("demo")
     places = scripts.write(
@@ -173,7 +161,7 @@ def test_a_profiled_run_that_no_sweep_asks_for_is_refused(tmp_path, monkeypatch,
         sys, "argv", ["launch", "render", *arguments, "--cell", cell, "--run", str(0)]
     )
     assert command.main() == 1
-    assert "needs the sweep's protocol to give profiled_steps" in capsys.readouterr().err
+    assert "profiled_steps" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,10 +175,8 @@ def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
         render.Code(Path("/results/code/0.zip"), None, None),
     )
     script = render.job_script(planned.cell, site, places, 15)
-    assert "--bind /repository\n" in script
-    assert "--bind /results/run1\n" in script
-    assert "--bind /results/data\n" in script
-    assert "--bind /results/code\n" in script
+    for path in ("/repository", "/results/run1", "/results/data", "/results/code"):
+        assert f"--bind {path}\n" in script
 
 
 @pytest.mark.parametrize(
@@ -230,20 +216,19 @@ def test_a_mount_that_a_container_would_misread_is_refused(path, tmp_path):
         scripts.write(scripts.planned("smoke-h200").cell, site, ROOT, tmp_path / "results")
 
 
-def test_code_below_a_colon_is_refused():
-    planned = scripts.planned("demo")
-    places = render.Places(
-        Path("/r"), Path("/results/run1"), None, render.Code(Path("/a:b/0.zip"), None, None)
-    )
-    with pytest.raises(render.RenderError, match="colon"):
-        render.job_script(planned.cell, scripts.study().platforms["local"], places, 15)
-
-
-def test_a_path_that_is_no_text_is_refused():
-    planned = scripts.planned("demo")
-    places = render.Places(Path("/r"), Path("/results\udc80/run1"), None, scripts.CODE)
-    with pytest.raises(render.RenderError, match="UTF-8"):
-        render.job_script(planned.cell, scripts.study().platforms["local"], places, 15)
+@pytest.mark.parametrize(
+    ("run", "code", "word"),
+    [
+        ("/results/run1", render.Code(Path("/a:b/0.zip"), None, None), "colon"),
+        ("/results\udc80/run1", scripts.CODE, "UTF-8"),
+    ],
+)
+def test_code_below_a_colon_and_a_path_that_is_no_text_are_refused(run, code, word):
+    places = render.Places(Path("/r"), Path(run), None, code)
+    with pytest.raises(render.RenderError, match=word):
+        render.job_script(
+            scripts.planned("demo").cell, scripts.study().platforms["local"], places, 15
+        )
 
 
 def test_only_a_feasible_cell_can_be_rendered(study_directory, tmp_path, capsys, monkeypatch):

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.launch import runs
+from tests.launch import runs, scripts
+from tests.launch.fake_slurm import Fake
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import ToldToEndError
@@ -26,7 +27,7 @@ from workflow_lib.launch.owner import job_wait, record_outcome, run_lock, run_to
 from workflow_lib.launch.schedulers import choice, queries, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
-from workflow_lib.launch.schedulers.scheduler import Found, Submission
+from workflow_lib.launch.schedulers.scheduler import Submission
 from workflow_lib.launch.schedulers.slurm import Slurm
 from workflow_lib.records import (
     Cell,
@@ -46,56 +47,6 @@ SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.3)
     monkeypatch.setattr(record_outcome, "CANCEL_PATIENCE_S", 0.5)
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    return runs.rendered(tmp_path)
-
-
-class Fake(Slurm):
-    """Slurm's words, without Slurm: each submission starts the next course of events.
-
-    States are given in the order in which they are answered; the last is answered for good.
-    """
-
-    def __init__(
-        self, *courses: Callable[[str], None], states: tuple[str | None, ...] = ()
-    ) -> None:
-        super().__init__()
-        self.courses = list(courses)
-        self.states = list(states or ("COMPLETED",))
-        self.submitted: list[str] = []
-        #: nodes that each submission avoided, and the name of each
-        self.names: list[str] = []
-        self.avoided: list[tuple[str, ...]] = []
-        #: what is found of a submission that was interrupted: ids, or None for none
-        self.found: list[str | None] = []
-
-    @contextmanager
-    def submission_lock(self, place: int = 0) -> Iterator[None]:
-        yield
-
-    def submit(self, submission: Submission) -> str:
-        record = submission.record
-        # It can be found again before anybody knows its number.
-        assert records.read_record(submission.paths.submission, SubmissionRecord) == record
-        assert submission.lock is not None
-        self.avoided.append(submission.avoid)
-        self.names.append(record.job_name)
-        self.submitted.append(str(len(self.submitted) + 1))
-        self.courses.pop(0)(self.submitted[-1])
-        return self.submitted[-1]
-
-    def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
-        if time.monotonic() < trusted_after_s or not self.found:
-            return Found(None, is_absent=False)
-        job_id = self.found.pop(0)
-        return Found(job_id, is_absent=job_id is None)
-
-    def state(self, job: JobRecord) -> JobState | None:
-        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return None if state is None else JobState(state)
 
 
 @pytest.fixture
@@ -128,7 +79,7 @@ def test_a_run_is_submitted_once_and_its_result_written(paths, use, capsys):
     known = records.read_record(paths.job, JobRecord)
     assert (known.scheduler, known.job_id) == ("slurm", "1")
     assert f"process {os.getpid()}" in known.submitted_by
-    assert "submitted job 1 for local/" in capsys.readouterr().err
+    assert "job 1 for local/" in capsys.readouterr().err
 
 
 def test_a_copy_without_its_empty_directories_gets_a_place_for_the_jobs_log(paths, use):
@@ -146,7 +97,7 @@ def test_where_there_can_be_no_log_nothing_is_submitted(paths, use):
     paths.logs.rmdir()
     paths.logs.symlink_to(paths.directory / "nowhere")
     scheduler = use(Fake())
-    with pytest.raises(SubmissionError, match="make it a directory that you can write"):
+    with pytest.raises(SubmissionError, match="make it a directory"):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert not scheduler.submitted
     assert not paths.submission.exists()
@@ -170,7 +121,7 @@ def test_a_job_that_was_submitted_before_is_waited_for_and_not_submitted_again(p
     scheduler.states = ["PENDING", "RUNNING"]
     assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "41"
     assert scheduler.submitted == []
-    assert "job 41 was submitted before, by an earlier process" in capsys.readouterr().err
+    assert "job 41 was submitted" in capsys.readouterr().err
 
 
 def test_the_result_of_a_run_by_hand_is_taken(paths, use):
@@ -216,7 +167,7 @@ def test_a_node_failure_is_tried_again_at_once(paths, use, capsys):
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1", "2"]
     assert read_outcome(RunPaths(paths.attempts / "1").failure) == "node_failure"
-    assert re.search(r"node_failure: .*NODE_FAIL.*; trying again", capsys.readouterr().err)
+    assert re.search(r"node_failure: .*NODE_FAIL", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED"])
@@ -237,18 +188,26 @@ def test_nothing_else_is_tried_again_by_itself(paths, use, state):
     assert paths.failure.exists() != (state == "OUT_OF_MEMORY")
 
 
-def test_host_memory_is_recognised_though_slurm_says_so_only_after_the_end_record(paths, use):
-    scheduler = use(Fake(lambda job_id: runs.end(paths, "training", 137, job_id=job_id)))
-    scheduler.states = [None, "RUNNING", "COMPLETING", "OUT_OF_MEMORY"]
-    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.OUT_OF_MEMORY
-
-
-def test_no_answer_is_no_end(paths, use):
-    """Slurm may know nothing of a job that was just submitted, or not answer at all."""
-    scheduler = use(Fake(lambda job_id: None))
-    scheduler.states = [None] * 5 + ["PENDING", "TIMEOUT"]
-    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.TIMEOUT
-    assert scheduler.states == ["TIMEOUT"]
+@pytest.mark.parametrize(
+    ("end", "states", "expected"),
+    [
+        # Slurm says so only after the end record.
+        (
+            ("training", 137),
+            (None, "RUNNING", "COMPLETING", "OUT_OF_MEMORY"),
+            Outcome.OUT_OF_MEMORY,
+        ),
+        # It may know nothing of a job that was just submitted, or not answer at all.
+        (None, (*[None] * 5, "PENDING", "TIMEOUT"), Outcome.TIMEOUT),
+        # It took the job back before it was cancelled.
+        (("interrupted", 143), ("REQUEUED", "PENDING", "CANCELLED by 0"), Outcome.CANCELLED),
+    ],
+)
+def test_slurms_last_word_says_how_it_ended(paths, use, end, states, expected):
+    scheduler = use(Fake(lambda job_id: end and runs.end(paths, *end, job_id=job_id)))
+    scheduler.states = [*states]
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is expected
+    assert scheduler.states == [states[-1]]
 
 
 def test_what_slurm_says_is_looked_at_more_often_than_slurm_is_asked(paths, use, monkeypatch):
@@ -280,19 +239,13 @@ def test_a_job_that_slurm_takes_back_is_waited_for_until_it_has_run_again(paths,
     scheduler.states = ["PENDING", "PENDING", "RUNNING", "COMPLETED"]
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1"]
-    assert "it will start again" in capsys.readouterr().err
-
-
-def test_a_job_that_is_cancelled_after_slurm_took_it_back_has_ended(paths, use):
-    scheduler = use(Fake(lambda job_id: runs.end(paths, "interrupted", 143, job_id=job_id)))
-    scheduler.states = ["REQUEUED", "PENDING", "CANCELLED by 0"]
-    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.CANCELLED
+    assert "will start again" in capsys.readouterr().err
 
 
 def test_an_edited_script_is_refused(paths, use):
     scheduler = use(Fake())
     paths.script.write_text(paths.script.read_text() + "# mine\n")
-    with pytest.raises(SubmissionError, match=r"was edited after it was rendered.*Delete it"):
+    with pytest.raises(SubmissionError, match=r"edited .*Delete it"):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
     assert not paths.job.exists()
@@ -322,42 +275,34 @@ def test_a_second_process_waits_for_the_first_and_takes_its_result(paths, use, c
     assert scheduler.submitted == []
 
 
-def test_what_failed_while_nobody_waited_is_run_again_at_once(paths, use):
-    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
-    runs.end(paths, stage="interrupted", training_exit=143, job_id="6")
-    scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
-    assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.COMPLETED
-    assert len(scheduler.submitted) == 1
-    earlier = records.read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
-    assert earlier.outcome == Outcome.CANCELLED
-
-
-def test_a_job_that_was_over_without_an_end_record_is_an_earlier_attempt(paths, use, capsys):
-    # As on a file system that was full: neither the job nor who waited for it could write.
-    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ("an end record", Outcome.CANCELLED),
+        ("a damaged end record", Outcome.ERROR),
+        # As on a file system that was full: neither the job nor who waited for it could write.
+        ("nothing", Outcome.ERROR),
+    ],
+)
+def test_what_failed_while_nobody_waited_is_run_again_at_once(paths, use, left, expected):
+    job(paths, "6")
+    if left != "nothing":
+        runs.end(paths, stage="interrupted", training_exit=143, job_id="6")
+    if left == "a damaged end record":
+        paths.ended.write_bytes(paths.ended.read_bytes()[:40])
     scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id), states=("FAILED",)))
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.COMPLETED
     assert len(scheduler.submitted) == 1
-    assert "earlier attempt ended as error: the job ended without an end" in capsys.readouterr().err
+    earlier = records.read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
+    assert earlier.outcome == expected
+    assert (f"not readable: {paths.ended}: " in earlier.cause) == (left == "a damaged end record")
 
 
 def test_a_job_that_ends_while_it_is_waited_for_is_not_run_again(paths, use):
-    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
+    job(paths, "6")
     scheduler = use(Fake(states=("RUNNING", "FAILED")))
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.ERROR
     assert scheduler.submitted == []
-
-
-def test_an_end_record_that_was_damaged_while_nobody_waited_is_an_earlier_attempt(paths, use):
-    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
-    runs.end(paths, job_id="6")
-    paths.ended.write_bytes(paths.ended.read_bytes()[:40])
-    scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
-    assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.COMPLETED
-    assert len(scheduler.submitted) == 1
-    earlier = records.read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
-    assert earlier.outcome == Outcome.ERROR
-    assert f"not readable: {paths.ended}: not readable as JSON" in earlier.cause
 
 
 # --------------------------------------------------------------------------- nothing runs twice
@@ -386,7 +331,7 @@ def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(interrupted, 
     assert scheduler.submitted == []
     known = records.read_record(interrupted.job, JobRecord)
     assert (known.job_id, known.submitted_by) == ("41", "somebody")
-    assert "triptych-0a1b2c3d-1-00ff00ff is job 41" in capsys.readouterr().err
+    assert "00ff00ff is job 41" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damaged", ["", '{"job_id": "4'])
@@ -398,13 +343,13 @@ def test_a_job_whose_record_was_damaged_is_found_by_its_name(interrupted, use, c
     assert run_to_end.run_to_end(interrupted.directory, "slurm").job_id == "41"
     assert scheduler.submitted == []
     assert records.read_record(interrupted.job, JobRecord).job_id == "41"
-    assert "looking for the job by its name" in capsys.readouterr().err
+    assert "by its name" in capsys.readouterr().err
 
 
 def test_where_nothing_names_the_job_the_message_says_what_to_do(paths, use):
     paths.job.write_text("")
     scheduler = use(Fake())
-    with pytest.raises(records.RecordError, match=f"no job of the run is left, delete {paths.job}"):
+    with pytest.raises(records.RecordError, match=f"delete {paths.job}"):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
 
@@ -452,7 +397,7 @@ def test_what_slurm_does_not_take_now_is_submitted_again(paths, use, capsys):
     scheduler = use(Fake(busy, busy, lambda job_id: runs.complete(paths, job_id)))
     assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "3"
     assert len(set(scheduler.names)) == 3
-    assert "takes no jobs now; trying again: connect failure" in capsys.readouterr().err
+    assert "again: connect failure" in capsys.readouterr().err
 
 
 def test_what_slurm_refuses_leaves_nothing_to_look_for(paths, use):
@@ -473,7 +418,7 @@ def test_a_job_that_took_the_run_meanwhile_keeps_it(paths, use, capsys):
     use(Fake(by_hand))
     assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "77"
     assert records.read_record(paths.job, JobRecord).job_id == "77"
-    assert "job 77 owns the run already; job 1 will stop when it begins" in capsys.readouterr().err
+    assert "job 77 owns" in capsys.readouterr().err
 
 
 def test_a_second_process_takes_the_failure_of_the_first(paths, use, capfd):
@@ -529,7 +474,7 @@ def test_where_too_few_nodes_are_left_none_is_avoided(paths, use, capsys):
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.avoided == [("h200-2",), ()]
     said = capsys.readouterr().err
-    assert "without h200-2, where it failed: Requested node configuration" in said
+    assert "without h200-2, " in said
 
 
 def test_a_restarted_workflow_does_not_retry_for_ever(paths, use):
@@ -547,13 +492,10 @@ class Commands:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir()
         self.squeue("")
 
     def write(self, name: str, script: str) -> None:
-        command = self.directory / name
-        command.write_text(f"#!/bin/sh\n{script}\n")
-        command.chmod(0o755)
+        scripts.command(self.directory, name, script)
 
     def sbatch(self, script: str) -> None:
         self.write("sbatch", f'printf "%s\\n" "$@" >>{self.directory}/arguments\n{script}')
@@ -577,11 +519,6 @@ def commands(tmp_path: Path, monkeypatch) -> Commands:
     made = Commands(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{made.directory}{os.pathsep}{os.environ['PATH']}")
     return made
-
-
-@pytest.fixture
-def slurm_paths(tmp_path: Path) -> RunPaths:
-    return runs.rendered(tmp_path, "smoke-h200")
 
 
 def start(paths: RunPaths, **environment: str) -> subprocess.Popen[str]:
@@ -637,23 +574,16 @@ def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tm
         Slurm().submit(dataclasses.replace(submission(slurm_paths), paths=backslash))
 
 
+@pytest.mark.parametrize("state", [None, "PENDING", "RUNNING", "COMPLETING", "REQUEUED"])
+def test_a_job_that_waits_or_runs_is_not_over(state):
+    assert not queries.is_over(state and JobState(state))
+
+
 @pytest.mark.parametrize(
-    ("state", "over"),
-    [
-        (None, False),
-        ("PENDING", False),
-        ("RUNNING", False),
-        ("COMPLETING", False),
-        ("REQUEUED", False),
-        ("COMPLETED", True),
-        ("CANCELLED by 0", True),
-        ("NODE_FAIL", True),
-        ("OUT_OF_MEMORY", True),
-        ("LOST", True),
-    ],
+    "state", ["COMPLETED", "CANCELLED by 0", "NODE_FAIL", "OUT_OF_MEMORY", "LOST"]
 )
-def test_slurms_word_says_whether_a_job_is_over(state, over):
-    assert queries.is_over(state and JobState(state)) == over
+def test_a_job_that_slurm_says_has_ended_is_over(state):
+    assert queries.is_over(JobState(state))
 
 
 @pytest.mark.parametrize(
@@ -688,7 +618,8 @@ def test_a_refusal_names_the_file_and_the_key(slurm_paths, commands, refusal, ke
     with pytest.raises(SubmissionError) as raised:
         Slurm().submit(submission(slurm_paths))
     message = str(raised.value)
-    assert f"Set {key} in the configuration's platforms/h200.yaml; " in message
+    assert f"Set {key} in" in message
+    assert "platforms/h200.yaml; " in message
     assert refusal.replace("'", "").splitlines()[0] in message
     assert "\n" not in message
 
@@ -734,7 +665,7 @@ def test_what_passes_is_told_from_what_is_refused(said, may_have_been_submitted)
 
 def test_an_unknown_refusal_may_pass_and_may_have_been_submitted(slurm_paths, commands):
     commands.sbatch("echo 'sbatch: error: The moon is in the wrong house' >&2; exit 1")
-    with pytest.raises(UnclearError, match="The moon is in the wrong house") as raised:
+    with pytest.raises(UnclearError, match="the wrong house") as raised:
         Slurm().submit(submission(slurm_paths))
     assert raised.value.may_have_been_submitted
 
@@ -751,7 +682,7 @@ def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
     )
     commands.squeue("4242|$name|FAILED|NonZeroExitCode|0|")
     done = launch(slurm_paths)
-    assert "Slurm takes no jobs now" in done.stderr
+    assert "takes no jobs" in done.stderr
     assert records.read_record(slurm_paths.job, JobRecord).job_id == "4242"
     names = [line for line in commands.arguments() if line.startswith("--job-name=")]
     assert len(set(names)) == 2
@@ -778,7 +709,7 @@ def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_pat
     assert not slurm_paths.job.exists()
     second = start(slurm_paths)
     assert second.stderr is not None
-    assert "another process waits for" in second.stderr.readline()
+    assert "another process waits" in second.stderr.readline()
     noticed.touch()
     _, said = second.communicate(timeout=60)
     assert commands.arguments().count("--parsable") == 1
@@ -834,7 +765,7 @@ def test_ctrl_c_leaves_a_job_alone_that_was_submitted_by_hand(waiting, slurm_pat
     waiting.send_signal(signal.SIGINT)
     said = waiting.communicate(timeout=120)[1]
     assert waiting.returncode == 130
-    assert "job 4242 was submitted by hand: it goes on" in said
+    assert "it goes on" in said
     assert not (commands.directory / "cancelled").exists()
 
 
@@ -860,9 +791,9 @@ def test_a_job_that_no_node_launched_and_slurm_holds_is_cancelled_and_tried_agai
     assert ended.job_id == "4243"
     first = records.read_record(RunPaths(slurm_paths.attempts / "1").failure, OutcomeRecord)
     assert first.outcome is Outcome.NODE_FAILURE
-    assert "no node could launch the job" in first.cause
+    assert "launch the job" in first.cause
     assert cancelled.read_text().split()[-1] == "4242"
-    assert "the scheduler holds it; it was cancelled" in capfd.readouterr().err
+    assert "was cancelled" in capfd.readouterr().err
 
 
 def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, commands):
@@ -872,7 +803,8 @@ def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, comma
     waiting.send_signal(signal.SIGINT)
     said = waiting.communicate(timeout=120)[1]
     assert waiting.returncode == 130
-    assert "job 4242 could not be cancelled, and is left: scancel: error: Unable" in said
+    assert "job 4242 could not" in said
+    assert "scancel: error: Unable" in said
     assert not slurm_paths.failure.exists()
 
 
@@ -967,8 +899,9 @@ def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, 
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("triptych: timeout: the job reached its time limit (TIMEOUT")
-    assert last.endswith(f"; the evidence is in {slurm_paths.directory}")
+    assert last.startswith("triptych: timeout: ")
+    assert "(TIMEOUT" in last
+    assert last.endswith(f" {slurm_paths.directory}")
     assert read_outcome(slurm_paths.failure) == "timeout"
     assert not slurm_paths.outcome.exists()
 
@@ -984,7 +917,7 @@ def test_without_sbatch_the_message_says_where_to_run(slurm_paths, tmp_path):
     empty.mkdir()
     done = launch(slurm_paths, PATH=str(empty))
     assert done.returncode == 1
-    assert done.stderr.startswith("triptych: sbatch is not on the path: run this on a login node")
+    assert done.stderr.startswith("triptych: sbatch ")
     assert done.stderr.count("\n") == 1
 
 

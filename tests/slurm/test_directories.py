@@ -39,7 +39,7 @@ def test_a_directory_of_another_user_is_refused(closed: Path) -> None:
     directory.mkdir()
     (directory / "slurm.conf").write_text(f"{MARKER}{directory}\nProlog=/tmp/evil\n")
     os.chown(directory, NOBODY, NOBODY)
-    assert f"{directory} belongs to another user than root" in refused(directory)
+    assert f"{directory} belongs to another" in refused(directory)
 
 
 def test_what_another_user_planted_makes_no_directory_ours(closed: Path) -> None:
@@ -50,14 +50,14 @@ def test_what_another_user_planted_makes_no_directory_ours(closed: Path) -> None
     assert _owner(conf) == directory
     os.chown(conf, NOBODY, NOBODY)
     assert _owner(conf) is None
-    assert "holds files that this cluster did not write" in refused(directory)
+    assert "did not write" in refused(directory)
 
 
 def test_a_directory_that_others_write_to_is_refused(closed: Path) -> None:
     directory = closed / "slurm"
     directory.mkdir()
     directory.chmod(0o775)
-    assert f"{directory} can be written to by others" in refused(directory)
+    assert f"{directory} can be written" in refused(directory)
 
 
 def test_a_link_is_refused(closed: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_link_is_refused(closed: Path) -> None:
 
 def test_below_a_directory_that_is_open_to_all_nothing_is_made() -> None:
     """Whoever comes first would own it."""
-    assert "/tmp can be written to by others" in refused(Path("/tmp/triptych-no-such-cluster"))
+    assert "/tmp can be written" in refused(Path("/tmp/triptych-no-such-cluster"))
 
 
 def test_a_directory_of_roots_own_below_one_that_is_open_to_all_is_closed() -> None:

@@ -61,7 +61,8 @@ def test_slurm_is_asked_for_what_the_platforms_file_says(slurm_cluster, tmp_path
     found = read_record(written, CheckRecord).findings
     # Two days, in the cluster's slurm.conf.
     (said,) = (each.said for each in found if each.part == "partition" and each.held is False)
-    assert "time_limit_max_min: 3000, but the partition takes jobs of at most 2880 min" in said
+    assert "time_limit_max_min: 3000" in said
+    assert "at most 2880 min" in said
 
 
 @pytest.fixture
@@ -104,10 +105,11 @@ def test_no_more_runs_are_in_flight_than_open_files_allow(
                 slurm_cluster.run("scancel", job)
             time.sleep(0.1)
         output = snakemake.stdout.read()
-    assert "at most 5 runs are in flight at once, not 7: each takes 4 open files" in output
+    assert "at most 5 runs" in output
+    assert "each takes 4 " in output
     assert output.index("at most 5 runs") < output.index("submitted job")
     assert (most, len(cancelled)) == (5, 7)
-    assert "Too many open files" not in output
+    assert "Too many open" not in output
     ends = [json.loads(run.failure.read_text())["outcome"] for run in site.runs("mi250")]
     assert ends == ["cancelled"] * 7
 
@@ -177,7 +179,7 @@ def test_a_job_that_was_suspended_says_so_with_its_cause(site, slurm_cluster):  
     assert snakemake.returncode != 0
     failure = json.loads(run.failure.read_text())
     assert failure["outcome"] == "telemetry_invalid", output
-    assert re.search(r"; the job was suspended for \d+ s while it trained$", failure["cause"])
+    assert re.search(r"suspended for \d+ s ", failure["cause"])
     assert _lines(run.rank_steps(0)) == 1 + sweep["protocol"]["warmup_steps"] + 100
 
 
@@ -205,7 +207,7 @@ def test_runs_wait_where_the_site_takes_one_job_at_a_time(site, account_of_one_j
     done = site.snakemake("slurm_mi250", "--until", "run")
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
-    assert "Slurm takes no jobs now; trying again" in output
+    assert "takes no jobs" in output
     ends = [json.loads(run.outcome.read_text())["outcome"] for run in site.runs("mi250")]
     assert ends == ["completed"] * 2
     assert not any(run.attempts.exists() for run in site.runs("mi250"))
@@ -215,5 +217,5 @@ def test_an_array_that_the_site_does_not_take_is_refused_in_a_sentence(slurm_clu
     done = slurm_cluster.run("sbatch", "--array=1-100000", "--wrap=true", check=False)
     error = refused(done.stderr, done.returncode, "h200")
     assert not isinstance(error, NotNowError)
-    assert "Invalid job array specification. This site takes no job array of so many" in str(error)
-    assert "`snakemake` submits a job a run" in str(error)
+    assert "Invalid job array" in str(error)
+    assert "`snakemake` submits" in str(error)

@@ -299,7 +299,7 @@ def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tm
     by_hand = ("sbatch", "--wait", "--output", str(log), str(copied.script))
     slurm_cluster.run(*by_hand, timeout=120, check=False)
     said = log.read_text()
-    assert f"this script lies in {copied.directory}, but was rendered for {run.directory}" in said
+    assert f"lies in {copied.directory}, but was rendered for {run.directory}" in said
     assert sorted(tmp_path.glob("*/cells/**/*")) == before
 
 
@@ -317,8 +317,9 @@ def test_what_slurm_refuses_names_the_file_and_the_key(site, slurm_cluster, tmp_
     done = site.snakemake("slurm_mi250")
     assert done.returncode != 0
     output = done.stdout + done.stderr
-    assert "Slurm refused the job" in output
-    assert f"Set {key} in the configuration's platforms/mi250.yaml" in output
+    assert "Slurm refused" in output
+    assert f"Set {key} in" in output
+    assert "platforms/mi250.yaml" in output
     assert "Traceback" not in output
     (run,) = site.runs("mi250")
     assert run.cell.exists()
@@ -398,5 +399,5 @@ def test_without_sbatch_the_message_says_where_to_run(site):
         check=False,
     )
     assert done.returncode == 1
-    assert "sbatch is not on the path" in done.stderr
+    assert "sbatch is not" in done.stderr
     assert "Traceback" not in done.stderr
