@@ -167,7 +167,7 @@ def test_what_it_rests_on_is_said(projected):
     said = dict(basis(projected[0], stack, levels(stack.runs, "H200"), "h200"))
     assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
     assert said["speed of this workflow's stack on this GPU"].startswith(
-        "measured: 33 cells of this workflow on up to 2 GPUs, 25 of them on H200; each predicted"
+        "measured: 34 cells of this workflow on up to 2 GPUs, 25 of them on H200; each predicted"
     )
     assert said["power of a GPU that computes or waits"] == "measured on H200"
     # Two GPUs of another platform are not these nodes, and nothing ran between nodes.
@@ -203,13 +203,13 @@ def test_layouts_that_cannot_be_compiled_are_projected_without_it():
     said = dict(basis(experts, stack, levels(stack.runs, "H200"), "h200"))
     assert said["experts by this workflow's stack"] == "measured"
     assert said["layers that are not compiled by this workflow's stack"] == "measured"
-    dense = own_stack([run for run in read_own() if not run.experts])
+    compiled = own_stack([run for run in read_own() if run.compile])
     other = next(
         each
-        for each in project(mixture, MACHINE, "h200", 2, 16, 1e12, dense)
+        for each in project(mixture, MACHINE, "h200", 2, 16, 1e12, compiled)
         if each.candidate == experts.candidate
     )
-    said = dict(basis(other, dense, levels(dense.runs, "H200"), "h200"))
+    said = dict(basis(other, compiled, levels(compiled.runs, "H200"), "h200"))
     assert said["experts by this workflow's stack"].startswith("not measured")
     assert said["layers that are not compiled by this workflow's stack"].startswith("not measured")
     # Each may differ as much as stacks do, 15 %: both together by 21 %.
@@ -377,6 +377,7 @@ def test_an_own_run_without_a_peak_is_named():
         {"routing": "balanced"},
         {"precision": "fp32"},
         {"precision": "fp8"},
+        {"compile": False, "experts": 0, "zero_stage": 3},
     ],
 )
 def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):
@@ -455,8 +456,8 @@ def test_runs_that_are_faster_make_the_projection_faster():
     slow = own_stack().predict(layouts, "h200x2")
     fast = stack.predict(layouts, "h200x2")
     ratios = [math.exp(a.log_s - b.log_s) for a, b in zip(slow, fast, strict=True)]
-    # A run that one fit takes for an outlier and the other does not is further off.
-    assert sum(abs(ratio - 1.1) > 0.005 for ratio in ratios) <= 1
+    # Runs that one fit takes for outliers and the other does not are further off.
+    assert sum(abs(ratio - 1.1) > 0.005 for ratio in ratios) <= 2
     assert all(1.05 < ratio < 1.16 for ratio in ratios)
 
 

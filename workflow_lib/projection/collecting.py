@@ -32,13 +32,14 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     several sweeps measured are taken together, and a run that several sweeps hold counts once.
 
     Cells with simulated readings are left out. So are those in other precisions than bf16, in which
-    layouts are projected; those of DeepSpeed, which is another stack; and cells for which a row has
-    no column: those with context parallelism, balanced routing (which drops tokens), a zero-bubble
-    schedule, layers that are divided otherwise than evenly, an order or choice of GPUs, limits of
-    power or clocks that the job set, tied embeddings (except gpt's, which always are) or a
-    head_dimension; those of GPUs that a site limits to less than their model's power; and those on
-    emulated nodes or links, which are not those of the row's machine. Cells on any data are taken:
-    tokens do not change a step's products.
+    layouts are projected; those of DeepSpeed, which is another stack; dense ones in ZeRO-2 and 3
+    that are not compiled, whose host takes time that the fit would give to gathers; and cells for
+    which a row has no column: those with context parallelism, balanced routing (which drops
+    tokens), a zero-bubble schedule, layers that are divided otherwise than evenly, an order or
+    choice of GPUs, limits of power or clocks that the job set, tied embeddings (except gpt's, which
+    always are) or a head_dimension; those of GPUs that a site limits to less than their model's
+    power; and those on emulated nodes or links, which are not those of the row's machine. Cells on
+    any data are taken: tokens do not change a step's products.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -54,6 +55,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
             & (pl.col("backend") == "torch")
+            & (pl.col("compile") | (pl.col("experts") > 0) | (pl.col("zero_stage") < 2))
             & (pl.col("routing").fill_null("dropless") == "dropless")
             & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
             & pl.col("emulated").is_null()

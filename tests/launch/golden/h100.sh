@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: a9aed4898a55168204a45cd2b30a14b87a3267a6f1f3d0b9d6f602a77bfc37da
+# sha256 of all lines below: 508f54c22c8a3923faf4fa3fbb6af30ed8c30a37aaa3f9c0a2758cc2da76754f
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h100:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=317
+#SBATCH --time=292
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

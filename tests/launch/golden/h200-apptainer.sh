@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 041a5d8386118818b487f4d32e37c126338a382a232c4a0b4b25a96bf2f2493b
+# sha256 of all lines below: 450eddc4502c8f9b542946ab303cc1af7488d56436677eccb4cdb435080cfc78
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -18,7 +18,7 @@
 #SBATCH --cpus-per-task=12
 #SBATCH --gres=gpu:h200:8
 #SBATCH --mem=1500G
-#SBATCH --time=90
+#SBATCH --time=72
 #SBATCH --signal=B:USR2@60
 #SBATCH --no-requeue
 #SBATCH --contiguous

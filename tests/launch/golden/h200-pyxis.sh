@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 467d54150436b17390c486daff4b213c26bf09afa9bc9b0a213a539bcb32bb1f
+# sha256 of all lines below: 0774126127e9f94e66249f95e6e388ec41145d477faad2ee0eea028f02a40857
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=90
+#SBATCH --time=72
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: b1504f995a17d11f2032fb39ef3d58d76dfdb92be4d5c5a68156cce4cf58eb5a
+# sha256 of all lines below: f3b4482081d167d107feb1910858e3de42d72fdf57a58f80d05f56ed8b51fc9a
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=90
+#SBATCH --time=72
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 
