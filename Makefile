@@ -197,7 +197,7 @@ lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
-	@told=$$($(BIN)/lint-imports --no-logo --no-cache) || { echo "$$told"; exit 1; }
+	@report=$$($(BIN)/lint-imports --no-logo --no-cache) || { echo "$$report"; exit 1; }
 	@$(BIN)/snakefmt --check Snakefile workflow rules
 	@$(BIN)/shellcheck tests/slurm/install.sh tests/browser/install.sh .ci/run tests/launch/golden/*.sh
 	@$(BIN)/snakemake --lint --config platform=local

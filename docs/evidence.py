@@ -156,17 +156,18 @@ def _make(write: bool) -> int:
         draft.rename(REBUILT)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+    made = digests.digests(REBUILT)
     if write:
         # Plans and pages have projections, which are fitted to these runs.
         if _write_fit(REBUILT):
             # A process keeps the fit that it read, so another one makes plans and pages by this.
             return subprocess.run([sys.executable, "-m", "docs.evidence", "--write"]).returncode
-        digests.write(DIGESTS, digests.digests(REBUILT))
+        digests.write(DIGESTS, made)
         for path, text in pages(REBUILT).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     kept = digests.read(DIGESTS)
-    changed, old = digests.differences(kept, digests.digests(REBUILT)), stale(REBUILT)
+    changed, old = digests.differences(kept, made), stale(REBUILT)
     print(f"Rebuilt in {REBUILT.relative_to(CHECKOUT)}, with a report.html of each sweep.")
     compared = sum(map(len, kept.values()))
     print(

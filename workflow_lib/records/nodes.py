@@ -1,9 +1,9 @@
 """Records of a node: what its sampler found and did, how its clock ran, and limits of its GPUs.
 
 A node's clock is compared with the first node's before and after training. The first rank of each
-other node asks rank 0 for its time, many times, and keeps the quickest
-answer. Rank 0 read its clock at some time between question and answer, so half of the time between
-them bounds the error, however long the messages took in each direction::
+other node asks rank 0 for its time, many times, and keeps the quickest answer. Rank 0 read its
+clock at some time between question and answer, so half of the time between them bounds the error,
+however long the messages took in each direction::
 
     this node   ──t0────────────t3──      ahead = (t0 + t3) / 2 − T,   error = (t3 − t0) / 2
     rank 0      ────────T───────────
