@@ -220,7 +220,7 @@ def ensure_copy(parent: Path, real: bool) -> Path:
             shutil.copy2(source, copy / name)
     if not real:
         stand_in = Path(__file__).with_name("stand_in.py")
-        shutil.copy2(stand_in, copy / "workflow_lib" / "training" / "__main__.py")
+        shutil.copy2(stand_in, copy / "workflow_lib" / "trainers" / "native" / "__main__.py")
         with (copy / "workflow_lib" / "telemetry" / "choice.py").open("a") as stream:
             stream.write(_LOST_GPU)
     # Thousands of processes start from it.
