@@ -1,7 +1,7 @@
 # What was made from other files and is damaged goes before Snakemake looks what there is, so that the
 # same command makes it again. Snakemake itself sees modification times alone.
 from workflow_lib import damage
-from workflow_lib.launch.script.render import write_cell
+from workflow_lib.launch.job_script import write_cell
 from workflow_lib.records import said
 
 

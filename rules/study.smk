@@ -27,7 +27,7 @@ except ImportError:
 from workflow_lib import cells, check, import_graph, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.feasibility import PROJECTION
-from workflow_lib.launch.owner.run_lock import why_only_read
+from workflow_lib.launch.run_lock import why_only_read
 from workflow_lib.records import TABLES, owner_in_the_way
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 

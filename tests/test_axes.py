@@ -22,10 +22,10 @@ from workflow_lib.config import Exclusion
 from workflow_lib.records import CELLS, PLAN, RUNS, Cell, cell_axes
 from workflow_lib.records.cell_axes import ALL_AXES, AXES, CellAxis
 from workflow_lib.records.labels import labels
+from workflow_lib.report import summary
 from workflow_lib.report.figures import KINDS
 from workflow_lib.report.figures.kernel_bars import Bar
-from workflow_lib.report.page import summary
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
 
 #: the figures whose cells differ in some axes alone
 VARIED = ("optimisation", "microbatch", "recomputation", "pipeline-ranks")

@@ -15,9 +15,9 @@ from rich.console import Console
 from tests.conftest import ROOT
 from tests.test_status import NOW, begin, end, make_run
 from workflow_lib import brief, records, results
-from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.brief import Progress
 from workflow_lib.records import Outcome
+from workflow_lib.table_files import table, write_table
 
 CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
 

@@ -18,10 +18,10 @@ import pytest
 
 from docs import digests, evidence
 from research.pages import engine, findings, hosts, jitter, projecting, provenance, sweeps, verdicts
-from workflow_lib.analysis.tables import read_table, write_table
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
+from workflow_lib.table_files import read_table, write_table
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = ("evidence-llama3-8b-x2", "evidence-overlap-x2")

@@ -9,7 +9,7 @@ import grimp
 import pytest
 
 from workflow_lib.import_graph import files_behind
-from workflow_lib.launch.script.snapshot import RUN_BY_JOBS
+from workflow_lib.launch.snapshot import RUN_BY_JOBS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "workflow_lib"

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.training import orders
-from workflow_lib import memory
-from workflow_lib.memory import activations
+from workflow_lib import activation_memory, memory
 from workflow_lib.records import Degrees, Model, Training
 from workflow_lib.study import load_study
 
@@ -336,7 +335,7 @@ def test_the_fullest_stage_need_not_be_at_an_end():
     ],
 )
 def test_micro_batches_in_flight_are_counted_by_hand(degrees, micro_batches, rank, expected):
-    assert activations.in_flight(degrees, micro_batches, rank) == expected
+    assert activation_memory.in_flight(degrees, micro_batches, rank) == expected
 
 
 @pytest.mark.parametrize("pp", [2, 4, 8])
@@ -349,8 +348,8 @@ def test_as_many_are_in_flight_as_the_schedule_keeps(pp, schedule, chunks):
     ran = orders.run(degrees, 3 * pp)
 
     for rank in range(pp):
-        assert sum(activations.in_flight(degrees, 3 * pp, rank)) == ran.kept_at_once[rank]
-        assert activations.deferred(degrees, rank) == ran.deferred[rank]
+        assert sum(activation_memory.in_flight(degrees, 3 * pp, rank)) == ran.kept_at_once[rank]
+        assert activation_memory.deferred(degrees, rank) == ran.deferred[rank]
 
 
 def test_a_context_parallel_rank_keeps_its_tokens_and_all_keys_and_values():
@@ -451,7 +450,7 @@ def test_a_layer_keeps_what_is_estimated(family, recomputation, monkeypatch):
     x = torch.randn(1, 256, 256, requires_grad=True)
     measured = x.nbytes + kept_bytes(part.build(), x)
     # Besides there are indices, and a number for each token and head or norm.
-    assert measured == pytest.approx(activations.Layer(model, Degrees(), cell).kept, rel=0.02)
+    assert measured == pytest.approx(activation_memory.Layer(model, Degrees(), cell).kept, rel=0.02)
 
 
 def test_adapters_leave_the_weights_without_states():
@@ -485,7 +484,7 @@ def test_torchs_stages_hold_what_they_receive_of_a_whole_step():
 
 def test_the_loss_is_counted_as_it_is_written():
     cross_entropy = pytest.importorskip("workflow_lib.trainers.native.cross_entropy")
-    assert activations.FP32_LOGITS == cross_entropy.FP32_LOGITS
+    assert activation_memory.FP32_LOGITS == cross_entropy.FP32_LOGITS
 
 
 def test_deepspeed_copies_the_gradients_of_a_step_into_one_tensor():

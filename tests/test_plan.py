@@ -16,17 +16,17 @@ import yaml
 
 from tests.conftest import ROOT
 from workflow_lib import cells, plan
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.launch.rendering import render_run
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.projection.planned import step_time
 from workflow_lib.records import PLAN, cell_axes, identity
-from workflow_lib.report.numbers import significant
-from workflow_lib.report.page.page import planned_row as page_row
+from workflow_lib.report.figures.numbers import significant
+from workflow_lib.report.page import planned_row as page_row
 from workflow_lib.results import run_directory
 from workflow_lib.study import Files, load_study
+from workflow_lib.table_files import read_table
 
 STUDY = load_study(Path("config"))
 SWEEPS = cells.expand_study(STUDY)

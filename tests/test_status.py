@@ -123,7 +123,7 @@ def test_a_failure_names_its_cause_and_the_file_to_read(tmp_path):
 
 
 def test_a_planned_run_needs_no_directory(tmp_path):
-    from workflow_lib.analysis.tables import table, write_table
+    from workflow_lib.table_files import table, write_table
 
     row = {column.name: None for column in records.PLAN}
     rows = [

@@ -26,15 +26,14 @@ from workflow_lib import cells, commands, node_check, partition, records, result
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell
 from workflow_lib.config import Platform
-from workflow_lib.launch import interruption, rendering
+from workflow_lib.launch import interruption, job_script, rendering, snapshot
 from workflow_lib.launch.interruption import InterruptedRunError, pause, signals_noted
-from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.schedulers import queries
 from workflow_lib.launch.schedulers.choice import choose
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, refused
 from workflow_lib.launch.schedulers.scheduler import Submission
 from workflow_lib.launch.schedulers.slurm import sbatch
-from workflow_lib.launch.script import render, snapshot
+from workflow_lib.launch.submit import look_for
 from workflow_lib.options import add_config, add_results
 from workflow_lib.records import (
     CheckPaths,
@@ -175,11 +174,11 @@ def write_job(
         old.unlink(missing_ok=True)
     root = Path(__file__).resolve().parents[1]
     code = snapshot.write(results.code_directory(results_directory))
-    places = render.Places(root=root, run_directory=paths.directory, tokens=None, code=code)
+    places = job_script.Places(root=root, run_directory=paths.directory, tokens=None, code=code)
     limit_min = min(_LIMIT_MIN, platform.time_limit_max_min)
     own = rendering.with_own_python(platform)
-    script = render.job_script(planned.cell, own, places, limit_min, check=True)
-    render.write(planned.cell, script, paths.directory)
+    script = job_script.job_script(planned.cell, own, places, limit_min, check=True)
+    job_script.write(planned.cell, script, paths.directory)
     paths.nodes.mkdir(exist_ok=True)
     return RunPaths(paths.directory)
 
@@ -370,7 +369,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
     except KeyboardInterrupt:
         print("triptych: interrupted; no job was submitted", file=sys.stderr)
         return 128 + signal.SIGINT
-    except (ConfigError, RecordError, render.RenderError, OSError) as error:
+    except (ConfigError, RecordError, job_script.RenderError, OSError) as error:
         print(f"triptych: {printable(said(error))}", file=sys.stderr)
         return 1
     words = {True: "holds", False: "FAILS", None: "note"}

@@ -15,8 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib import cells, records
-from workflow_lib.analysis import tables
+from workflow_lib import cells, records, table_files
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell, Sweep, Views, view_of
 from workflow_lib.config import Invocation, Prediction
@@ -41,7 +40,7 @@ def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
     has one row.
     """
     rows = [_row(planned, names) for planned, names in cells.merge(sweeps).values()]
-    return tables.table(rows, records.PLAN)
+    return table_files.table(rows, records.PLAN)
 
 
 def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
@@ -203,7 +202,7 @@ def refuse_unwritable(path: Path) -> None:
 
 def write(plan: pl.DataFrame, path: Path) -> None:
     """Write a plan, and its checksum beside it. Raises OSError."""
-    tables.write_table(plan, path)
+    table_files.write_table(plan, path)
     records.write_checksums(records.SweepPaths(path.parent).plan_checksum, (path,))
 
 

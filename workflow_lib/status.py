@@ -20,8 +20,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from workflow_lib import records, results
-from workflow_lib.analysis import tables
+from workflow_lib import records, results, table_files
 from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.options import add_results
@@ -97,7 +96,7 @@ def planned_runs(plans: Sequence[Path]) -> set[tuple[str, int]]:
     return {
         (row["cell"], run)
         for path in plans
-        for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
+        for row in table_files.read_table(path, records.PLAN).iter_rows(named=True)
         if row["feasible"]
         for run in results.run_numbers(row["repeats"], row["profiled_steps"])
     }

@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from workflow_lib import cells, plan, results
-from workflow_lib.analysis.tables import write_table
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -38,6 +37,7 @@ from workflow_lib.records import (
     write_json,
 )
 from workflow_lib.study import load_study
+from workflow_lib.table_files import write_table
 
 #: the study's two scales: 32 GPUs of H200, 64 of H100
 PLATFORMS = ("h200", "h100")

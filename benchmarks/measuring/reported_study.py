@@ -11,10 +11,9 @@ from typing import Any
 
 from benchmarks.measuring import matrix
 from tests.report import full_matrix
-from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.config import Platform
 from workflow_lib.launch.job import node
-from workflow_lib.launch.script.render import Code, Places, job_script
+from workflow_lib.launch.job_script import Code, Places, job_script
 from workflow_lib.records import (
     CELLS,
     KERNELS,
@@ -25,6 +24,7 @@ from workflow_lib.records import (
     write_json,
 )
 from workflow_lib.study import load_study
+from workflow_lib.table_files import read_table, table, write_table
 
 SWEEP = "matrix"
 _PYTHON = "workflow_lib.analysis"

@@ -15,8 +15,8 @@ from research.measuring.link_steps import SHARES, exchanges, expected_bytes
 from workflow_lib.records import Degrees, Training
 from workflow_lib.trainers.native import mesh
 from workflow_lib.trainers.native.device import on_gpu
-from workflow_lib.trainers.native.engines.sharding import Sharding
 from workflow_lib.trainers.native.optimizer import adamw, clip_gradients, local_gradient
+from workflow_lib.trainers.native.sharding import Sharding
 
 #: bytes of a weight that workflow_lib/projection/step_terms.py counts for an optimiser without
 #: replicas: weight and gradient once, master weight and two moments read and written

@@ -16,7 +16,7 @@ import yaml
 
 from tests.slurm import study
 from workflow_lib import cells, records, results
-from workflow_lib.launch.script import render, snapshot
+from workflow_lib.launch import job_script, snapshot
 from workflow_lib.records import JobRecord, RunPaths
 from workflow_lib.study import load_study
 
@@ -82,13 +82,15 @@ class Triptych:
         self._cell = planned.cell
         for run in range(1, runs + 1):
             paths = self.paths(run)
-            places = render.Places(
+            places = job_script.Places(
                 *(study.ROOT, paths.directory, None),
                 snapshot.write(results.code_directory(self._results)),
             )
             limit_min = 60 + planned.estimate.time_limit_min
-            script = render.job_script(planned.cell, loaded.platforms["h200"], places, limit_min)
-            render.write(planned.cell, script, paths.directory)
+            script = job_script.job_script(
+                planned.cell, loaded.platforms["h200"], places, limit_min
+            )
+            job_script.write(planned.cell, script, paths.directory)
 
     def paths(self, run: int) -> RunPaths:
         """Where a run's files are."""

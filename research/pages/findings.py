@@ -9,8 +9,8 @@ from research.pages import parts
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import is_told_apart
 from workflow_lib.records import SweepPaths
-from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.numbers import significant
+from workflow_lib.report.figures.cell_names import Row, completed
+from workflow_lib.report.figures.numbers import significant
 
 CHECKOUT = Path(__file__).parents[2]
 DIRECTORY = CHECKOUT / "docs" / "results"

@@ -20,11 +20,11 @@ from research.pages import findings
 from research.pages.parts import table_head
 from research.projection.published import PublishedRun
 from research.projection.reading import PUBLISHED, read_published
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.intervals import hosts
 from workflow_lib.intervals.hosts import Group, Spread
 from workflow_lib.records import GPUS, RUNS
-from workflow_lib.report.numbers import NOTHING, significant
+from workflow_lib.report.figures.numbers import NOTHING, significant
+from workflow_lib.table_files import read_table
 
 PAGE = findings.DIRECTORY / "hosts.md"
 _TRAINING = pl.col("workload") != "inference"

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from research.pages import findings
 from research.projection.jitter import Jitter, jitter, spread_of_ranks
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records import GPUS, RUNS, STEP_TIMES
+from workflow_lib.table_files import read_table
 
 PAGE = findings.DIRECTORY / "jitter.md"
 #: a step that takes so many times the median stalled

@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from research.pages import findings
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.placement import readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.sweep import record
 from workflow_lib.records import PLAN, SweepPaths
-from workflow_lib.report.page.predictions import predictions
-from workflow_lib.report.tables import read_tables
+from workflow_lib.report.figures.tables import read_tables
+from workflow_lib.report.predictions import predictions
 from workflow_lib.study import load_study
+from workflow_lib.table_files import read_table
 
 NAME = "placement.md"
 #: the sweep that advises, and the one that has the cell as it was and as it was placed

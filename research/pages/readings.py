@@ -16,7 +16,6 @@ import numpy as np
 
 from research.pages import findings
 from research.pages.parts import names_of, percent, table_head
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import parameters
 from workflow_lib.records import (
     CELLS,
@@ -30,8 +29,9 @@ from workflow_lib.records import (
     read_record,
 )
 from workflow_lib.records.labels import labels
-from workflow_lib.report.numbers import NOTHING
+from workflow_lib.report.figures.numbers import NOTHING
 from workflow_lib.results import run_directory
+from workflow_lib.table_files import read_table
 from workflow_lib.words import counted
 
 Row = dict[str, Any]

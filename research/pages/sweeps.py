@@ -9,14 +9,14 @@ from pathlib import Path
 import polars as pl
 
 from research.pages import findings, parts
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import KERNELS, TRACES, SweepPaths, cell_axes
-from workflow_lib.report.cells import Row, completed, in_order
-from workflow_lib.report.environments import environments
+from workflow_lib.report.figures.cell_names import Row, completed, in_order
+from workflow_lib.report.figures.environments import environments
+from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.report.figures.style import EMULATED_MARK
-from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.study import load_study
+from workflow_lib.table_files import read_table
 from workflow_lib.words import counted
 
 #: how a figure shows runs

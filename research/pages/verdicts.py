@@ -13,7 +13,7 @@ from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS, amount, measure_of
 from workflow_lib.config import ClaimTest
-from workflow_lib.report.cells import Row
+from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.study import load_ledger, load_study
 from workflow_lib.words import counted
 

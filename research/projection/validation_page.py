@@ -13,7 +13,7 @@ from research.projection.baselines import BASELINES
 from research.projection.reading import SHIPPED_NAME
 from workflow_lib import __version__
 from workflow_lib.records import whole_file
-from workflow_lib.report.html import page_templates
+from workflow_lib.report.figures.html import page_templates
 
 _NAMES = {name: heading for name, (heading, _) in BASELINES.items()} | {
     "calculon": "Calculon as shipped"

@@ -13,7 +13,6 @@ import pytest
 from workflow_lib.analysis.__main__ import main
 from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.analysis.tables import read_table, schema, table, write_table
 from workflow_lib.records import (
     GPUS,
     KERNELS,
@@ -29,6 +28,7 @@ from workflow_lib.records import (
     write_json,
 )
 from workflow_lib.results import run_directory
+from workflow_lib.table_files import read_table, schema, table, write_table
 
 from .synthetic_run import Run, cell
 

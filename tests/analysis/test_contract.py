@@ -17,7 +17,7 @@ import pytest
 from tests.analysis.synthetic_run import write_csv
 from tests.telemetry.cells import NODE, make_cell
 from workflow_lib.analysis.reduce import reduced_run
-from workflow_lib.launch.end.outcome import classify
+from workflow_lib.launch.outcome import classify
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_EVENTS,

@@ -10,9 +10,9 @@ import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES, MEASURES
+from workflow_lib.records.measure import Statistic
 from workflow_lib.records.measures import NOT_MEASURES, File, Reading
-from workflow_lib.records.measures.measure import Statistic
-from workflow_lib.report.cell_page.values import Reasons, figures_of_run
+from workflow_lib.report.cell_values import Reasons, figures_of_run
 
 from .synthetic_run import Run
 

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import SERIES, SERIES_POINTS, Outcome
+from workflow_lib.table_files import read_table
 
 from .synthetic_run import START, Run
 

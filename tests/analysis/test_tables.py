@@ -7,7 +7,7 @@ import resource
 import polars as pl
 import pytest
 
-from workflow_lib.analysis.tables import write_table
+from workflow_lib.table_files import write_table
 
 
 def test_a_table_that_does_not_fit_on_the_disk_is_named_and_leaves_nothing(tmp_path):

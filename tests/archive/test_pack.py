@@ -13,12 +13,12 @@ from tests.archive.sweeps import NAME, Study, write_run, write_study
 from tests.conftest import ROOT
 from workflow_lib import plan
 from workflow_lib.analysis.collect import collect
-from workflow_lib.analysis.tables import write_table
 from workflow_lib.archive.__main__ import main
 from workflow_lib.archive.bag import ArchiveError, write_bag
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.pack import Packed, pack
 from workflow_lib.records import Outcome, read_outcome, write_json
+from workflow_lib.table_files import write_table
 
 
 @pytest.fixture

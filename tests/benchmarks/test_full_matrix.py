@@ -8,8 +8,8 @@ import pytest
 
 from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import CELLS
+from workflow_lib.table_files import read_table
 
 pytest.importorskip("pandas")
 from benchmarks import full_matrix

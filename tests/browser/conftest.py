@@ -9,9 +9,9 @@ import pytest
 
 from tests.report.pages import draw, write
 from tests.report.sweep import Planned, write_sweep
-from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.records import SERIES, STEP_TIMES, Outcome, RunPaths
 from workflow_lib.results import run_directory
+from workflow_lib.table_files import table, write_table
 
 from .chromium import Browser, Page, why_not
 

@@ -16,8 +16,7 @@ import polars as pl
 from tests.chaos import processes
 from tests.chaos.site import Site
 from tests.chaos.victim import Victim
-from workflow_lib import records
-from workflow_lib.analysis import tables
+from workflow_lib import records, table_files
 from workflow_lib.records import RunPaths
 
 #: columns of runs.parquet and cells.parquet that do not depend on when and where a run ran
@@ -181,7 +180,7 @@ def differences(site: Site, reference: Site) -> Iterable[str]:
 
 def _table(site: Site, name: str, columns: Sequence[str]) -> pl.DataFrame:
     kinds = {"runs": records.RUNS, "gpus": records.GPUS, "cells": records.CELLS}
-    return tables.read_table(site.view / f"{name}.parquet", kinds[name]).select(columns)
+    return table_files.read_table(site.view / f"{name}.parquet", kinds[name]).select(columns)
 
 
 def _compare(site: Site, name: str, here: pl.DataFrame, there: pl.DataFrame) -> Iterable[str]:

@@ -22,7 +22,7 @@ import yaml
 from tests.slurm import study
 from tests.slurm.cluster import Cluster
 from workflow_lib import cells, results
-from workflow_lib.launch.script import render, snapshot
+from workflow_lib.launch import job_script, snapshot
 from workflow_lib.records import RunPaths
 from workflow_lib.study import load_study
 
@@ -124,7 +124,7 @@ class Site:
             assert planned.estimate is not None, planned.reason
             for number in range(1, planned.repeats + 1):
                 directory = results.run_directory(below, planned.cell.id, number)
-                places = render.Places(
+                places = job_script.Places(
                     root=self.directory,
                     run_directory=directory,
                     tokens=results.tokens(below, planned.cell.data),
@@ -133,13 +133,13 @@ class Site:
                         snapshot.take(self.directory / "workflow_lib"),
                     ),
                 )
-                script = render.job_script(
+                script = job_script.job_script(
                     planned.cell,
                     found.platforms[self.platform],
                     places,
                     planned.estimate.time_limit_min,
                 )
-                render.write(planned.cell, script, directory)
+                job_script.write(planned.cell, script, directory)
                 runs.append(RunPaths(directory))
         return runs
 

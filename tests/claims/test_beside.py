@@ -15,7 +15,6 @@ from tests.claims.made import NEAR, in_turns, judged, ledger, verdicts
 from tests.comparison.sides import failed, known, side
 from tests.comparison.sides import measured as of_cell
 from tests.conftest import ROOT
-from workflow_lib.analysis.tables import table
 from workflow_lib.cells import expand_study
 from workflow_lib.claims import page
 from workflow_lib.claims.ledger import judge, project
@@ -23,6 +22,7 @@ from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
 from workflow_lib.records import CLAIMS, cell_axes
 from workflow_lib.study import load_study
+from workflow_lib.table_files import table
 
 T = 4.302653
 WHOLE, TWIN = "llama3-70b", "llama3-70b-8-layers"

@@ -10,13 +10,13 @@ from tests.claims.made import CLAIM, ledger
 from tests.comparison.sides import known, side, write
 from tests.comparison.sides import measured as cell
 from tests.conftest import ROOT
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.claims import page
 from workflow_lib.claims.__main__ import main
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.measured import Measured, read
 from workflow_lib.records import CLAIMS, RecordError
 from workflow_lib.study import ConfigError, load_ledger, load_study
+from workflow_lib.table_files import read_table
 
 SHIPPED = ROOT / "config" / "claims.yaml"
 BESIDE = {"pair": {"model": "twin"}, "beside": {"model": "whole"}}

@@ -15,12 +15,12 @@ from tests.claims.made import judged, ledger, measured
 from tests.comparison.sides import failed, known
 from tests.comparison.sides import measured as cell
 from tests.report.full_matrix import identity
-from workflow_lib.analysis.tables import table
 from workflow_lib.claims import page
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.verdicts import of_claim, of_interval, of_test
 from workflow_lib.config import ClaimTest
 from workflow_lib.records import CLAIMS, Degrees
+from workflow_lib.table_files import table
 
 FIRST, SECOND = known(micro_batch=4), known(micro_batch=1)
 MORE, LESS = [110.0, 110.2, 109.8], [100.0, 100.2, 99.8]

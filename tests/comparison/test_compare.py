@@ -13,7 +13,6 @@ import pytest
 from tests.report import full_matrix
 from tests.report.pages import Page
 from tests.report.sweep import Planned, write_sweep
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.__main__ import main
 from workflow_lib.comparison.compare import write_page
 from workflow_lib.comparison.matching import best_pairs, layout_pairs
@@ -21,6 +20,7 @@ from workflow_lib.comparison.pair_labels import Labels
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import COMPARISON, GPUS, ComparisonPaths, Outcome, read_json, write_json
+from workflow_lib.table_files import read_table
 
 from .sides import failed, known, measured, write
 

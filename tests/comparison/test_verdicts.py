@@ -10,12 +10,12 @@ import json
 
 import pytest
 
-from workflow_lib.analysis.tables import table
 from workflow_lib.comparison.matching import Pair, layout_pairs
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.intervals.design import design
 from workflow_lib.power_errors import SensorError
 from workflow_lib.records import COMPARISON
+from workflow_lib.table_files import table
 
 from .sides import failed, known, measured, side
 

@@ -38,14 +38,14 @@ from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import ArchiveError, manifest, write_bag
 from workflow_lib.archive.unpacking import unpack
-from workflow_lib.launch.end import evidence
+from workflow_lib.launch import evidence
 from workflow_lib.records import RecordError, RunPaths
 from workflow_lib.records.csv_rows import read_csv
-from workflow_lib.report.cell_page import files as page_files
-from workflow_lib.report.cell_page.files import cleaning, tail
-from workflow_lib.report.environments import environments
+from workflow_lib.report import cell_files as page_files
+from workflow_lib.report.cell_files import cleaning, tail
+from workflow_lib.report.figures.environments import environments
+from workflow_lib.report.figures.safe_svg import safe_svg
 from workflow_lib.report.figures.style import save
-from workflow_lib.report.safe_svg import safe_svg
 from workflow_lib.study import ConfigError
 from workflow_lib.trainers.native.data import DataError, TokenFile
 

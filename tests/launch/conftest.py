@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch import runs
 from tests.launch.fake_slurm import Fake
-from workflow_lib.launch.owner import job_wait, submit
+from workflow_lib.launch import job_wait, submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.records import RunPaths
 

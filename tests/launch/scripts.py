@@ -15,14 +15,14 @@ import yaml
 
 from workflow_lib import cells, results
 from workflow_lib.config import Platform
-from workflow_lib.launch.script import render, snapshot
+from workflow_lib.launch import job_script, snapshot
 from workflow_lib.records import Cell
 from workflow_lib.study import Study, load_study
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 
 #: the code of scripts that nobody runs
-CODE = render.Code(
+CODE = job_script.Code(
     Path("/srv/triptych/results/code/1000/0123456789abcdef.zip"), "5ca1ab1e" * 5, False
 )
 
@@ -156,13 +156,13 @@ def _fields(path: Path) -> list[str]:
     return path.read_bytes().decode().split("\0")[:-1]
 
 
-def write(cell: Cell, site: Platform, root: Path, results_directory: Path) -> render.Places:
+def write(cell: Cell, site: Platform, root: Path, results_directory: Path) -> job_script.Places:
     """Render a run of the cell below ``results_directory``; returns where things are."""
-    places = render.Places(
+    places = job_script.Places(
         root=root,
         run_directory=results.run_directory(results_directory, cell.id, 1),
         tokens=results.tokens(results_directory, cell.data),
         code=snapshot.write(results.code_directory(results_directory)),
     )
-    render.write(cell, render.job_script(cell, site, places, 15), places.run_directory)
+    job_script.write(cell, job_script.job_script(cell, site, places, 15), places.run_directory)
     return places

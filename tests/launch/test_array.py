@@ -15,9 +15,8 @@ import pytest
 from tests.launch import runs, scripts
 from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
-from workflow_lib.launch.owner import array
+from workflow_lib.launch import array, job_script, script_place, snapshot
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import place, render, snapshot
 from workflow_lib.records import (
     Cell,
     JobRecord,
@@ -62,8 +61,8 @@ def sbatch(tmp_path, monkeypatch):
 def write(directory, tmp_path, cell, minutes=15, **changes) -> RunPaths:
     """A run's cell and script, of the h200 platform with some keys changed."""
     site = scripts.platform(tmp_path, "h200", python="python3", **changes)
-    places = render.Places(tmp_path, directory, None, snapshot.write(tmp_path / "code"))
-    render.write(cell, render.job_script(cell, site, places, minutes), directory)
+    places = job_script.Places(tmp_path, directory, None, snapshot.write(tmp_path / "code"))
+    job_script.write(cell, job_script.job_script(cell, site, places, minutes), directory)
     return RunPaths(directory)
 
 
@@ -300,7 +299,7 @@ def test_a_run_whose_results_were_moved_is_rendered_anew_before_it_becomes_a_tas
 
     assert array.submit_all([moved.directory], tmp_path / "moved", 4, render_anew) == ["71"]
     task = next((tmp_path / "moved" / "arrays").glob("*/1.sh"))
-    assert place.rendered_for(task) == moved.directory
+    assert script_place.rendered_for(task) == moved.directory
     assert not (tmp_path / "results").exists()
 
 

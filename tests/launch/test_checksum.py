@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.launch.script import checksum
+from workflow_lib.launch import script_checksum
 
 BODY = "#SBATCH --nodes=2\n\necho 'it runs'\n"
 
@@ -14,13 +14,13 @@ BODY = "#SBATCH --nodes=2\n\necho 'it runs'\n"
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "job.sh"
-    path.write_text(checksum.with_checksum(BODY))
+    path.write_text(script_checksum.with_checksum(BODY))
     return path
 
 
 def test_a_sealed_script_is_intact_and_runs_under_bash(script):
     lines = script.read_text().splitlines()
-    assert checksum.is_intact(script)
+    assert script_checksum.is_intact(script)
     assert lines[0] == "#!/usr/bin/env bash"
     assert lines[2:] == BODY.splitlines()
 
@@ -42,10 +42,10 @@ def test_any_edit_is_noticed(script, old, new):
     content = script.read_bytes()
     assert old in content
     script.write_bytes(content.replace(old, new))
-    assert not checksum.is_intact(script)
+    assert not script_checksum.is_intact(script)
 
 
 @pytest.mark.parametrize("length", [0, 10, 40, 100, 130])
 def test_a_truncated_script_is_noticed(script, length):
     script.write_bytes(script.read_bytes()[:length])
-    assert not checksum.is_intact(script)
+    assert not script_checksum.is_intact(script)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch import scripts
 from workflow_lib import records, results
-from workflow_lib.launch.owner import submit
+from workflow_lib.launch import submit
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records import Data, RankRecord, RunPaths
 

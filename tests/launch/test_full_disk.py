@@ -11,8 +11,8 @@ import pytest
 
 from tests.disks import small_disk
 from tests.launch import runs
-from workflow_lib.launch.end import outcome
-from workflow_lib.launch.owner.record_outcome import record_outcome
+from workflow_lib.launch import outcome
+from workflow_lib.launch.record_outcome import record_outcome
 from workflow_lib.records import Outcome, RunPaths
 
 

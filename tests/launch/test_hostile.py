@@ -14,8 +14,8 @@ from tests.conftest import load_sound
 from tests.hostile import FOR_A_SHELL, HOSTILE, NAMES, canaries
 from tests.launch import scripts
 from workflow_lib.config import Platform
-from workflow_lib.launch.script import place, render
-from workflow_lib.launch.script.render import RenderError
+from workflow_lib.launch import job_script, script_place
+from workflow_lib.launch.job_script import RenderError
 from workflow_lib.study import ConfigError
 
 
@@ -44,7 +44,7 @@ def test_names_that_slurm_reads_are_refused(key, tmp_path):
     # The script's own check, should a value come by another way.
     for value in set(HOSTILE) - {"=", "a=b", "-", "-rf", "--help", "--output=canary"}:
         with pytest.raises(RenderError):
-            render.word(value)
+            job_script.word(value)
 
 
 def test_nodes_to_exclude_and_further_options_of_sbatch_are_refused(tmp_path):
@@ -59,7 +59,7 @@ def test_nodes_to_exclude_and_further_options_of_sbatch_are_refused(tmp_path):
     # The script's own check.
     for value in set(HOSTILE) - {"-", "-rf", "--help", ""}:
         with pytest.raises(RenderError):
-            render.hosts([value])
+            job_script.hosts([value])
 
 
 def test_a_constraint_is_refused_or_is_one_word_of_its_line(tmp_path):
@@ -83,7 +83,7 @@ def test_names_of_variables_are_refused(tmp_path):
         with pytest.raises(ConfigError):
             scripts.platform(tmp_path, "local", environment={value: "1"})
         with pytest.raises(RenderError):
-            render.variable(value)
+            job_script.variable(value)
 
 
 def test_names_of_configuration_files_are_refused(study_directory):
@@ -216,7 +216,7 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
             continue
         (images if not value.startswith("-") else []).append(value)
         try:
-            render.mount(f"/{value}")
+            job_script.mount(f"/{value}")
             mounts.append(f"/{value}")
         except RenderError:
             assert set(value) & set(':,"\\')
@@ -230,7 +230,7 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
         done = recorders.run(script, SLURM_JOB_ID="7")
         assert (done.returncode, done.stderr) == (0, "")
         binds = [word for mount in [str(root), *mounts] for word in ("--bind", mount)]
-        code = f"PYTHONPATH={place.code_of(script)}"
+        code = f"PYTHONPATH={script_place.code_of(script)}"
         own = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", code, "PYTHONSAFEPATH=1", "NCCL_DEBUG=WARN"]
         inside = ["exec", "--nv", *binds, image, "env", *own, "python3", "-m"]
         calls = [call.argv for call in recorders.calls()]
@@ -298,8 +298,8 @@ def test_no_value_adds_a_line_that_sbatch_reads(tmp_path):
 
 def test_a_cell_cannot_be_named_so_that_it_leaves_its_comment():
     planned = scripts.planned("demo")
-    places = render.Places(Path("/root"), Path("/root/run"), None, scripts.CODE)
+    places = job_script.Places(Path("/root"), Path("/root/run"), None, scripts.CODE)
     for value in HOSTILE:
         cell = dataclasses.replace(planned.cell, id=f"local/{value} /x_1")
         with pytest.raises(RenderError):
-            render.job_script(cell, scripts.study().platforms["local"], places, 15)
+            job_script.job_script(cell, scripts.study().platforms["local"], places, 15)

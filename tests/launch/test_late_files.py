@@ -8,9 +8,8 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch import interruption
+from workflow_lib.launch import interruption, record_outcome
 from workflow_lib.launch.job import node
-from workflow_lib.launch.owner import record_outcome
 from workflow_lib.records import EndedRecord, RunPaths
 
 

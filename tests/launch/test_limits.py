@@ -20,7 +20,7 @@ from tests.launch import runs
 from tests.launch.jobs import SAMPLES, TRAINS_FOR_LONG, UNTIL_STOPPED, Job
 from tests.telemetry import nvml
 from workflow_lib import records
-from workflow_lib.launch.end import outcome
+from workflow_lib.launch import outcome
 from workflow_lib.records import Cell, GpuLimits, JobState, NodeLimits, Outcome, RunPaths
 
 AS_BEFORE = {"limit.0": 700_000, "limit.1": 700_000}

@@ -20,7 +20,7 @@ import pytest
 from tests.launch import runs, scripts
 from tests.launch.jobs import NEVER_READY, SAMPLES, TRAINS_FOR_LONG, UNTIL_STOPPED, Job
 from workflow_lib import records
-from workflow_lib.launch.end import outcome
+from workflow_lib.launch import outcome
 from workflow_lib.launch.job import node
 from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.schedulers.local import Local

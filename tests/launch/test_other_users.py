@@ -17,10 +17,9 @@ from tests.launch import runs, scripts
 from tests.launch.fake_slurm import Fake
 from tests.launch.test_submit import ROOT
 from workflow_lib import records
-from workflow_lib.launch import interruption
+from workflow_lib.launch import interruption, job_wait, run_to_end, submit
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.job import node
-from workflow_lib.launch.owner import job_wait, run_to_end, submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records import (

@@ -6,7 +6,7 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch.end import outcome
+from workflow_lib.launch import outcome
 from workflow_lib.records import JobRecord, JobState, Outcome, OutcomeRecord, RunPaths
 
 ERROR, WAITED, KILLED = Outcome.ERROR, Outcome.COMMUNICATION_TIMEOUT, "SIGKILL"

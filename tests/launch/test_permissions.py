@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs
-from workflow_lib.launch.end import outcome
-from workflow_lib.launch.owner import array, run_place, run_to_end
+from workflow_lib.launch import array, outcome, run_place, run_to_end, script_checksum, script_place
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import checksum, place
 from workflow_lib.records import JobState, RunPaths
 
 
@@ -24,12 +22,12 @@ def paths(slurm_paths: RunPaths) -> RunPaths:
 def reseal(paths: RunPaths) -> None:
     """What one does who may write the directory: another script, with a checksum that is right."""
     body = paths.script.read_text().split("\n", 2)[2] + "touch /tmp/canary\n"
-    paths.script.write_text(checksum.with_checksum(body))
-    assert checksum.is_intact(paths.script)
+    paths.script.write_text(script_checksum.with_checksum(body))
+    assert script_checksum.is_intact(paths.script)
 
 
 def held(paths: RunPaths, name: str) -> Path:
-    code = place.code_of(paths.script)
+    code = script_place.code_of(paths.script)
     assert code is not None
     return {"code": code, "code's directory": code.parent}.get(name) or getattr(paths, name)
 

@@ -11,10 +11,16 @@ import pytest
 import workflow_lib
 from tests.launch import runs, scripts
 from workflow_lib import records, results
-from workflow_lib.launch.end import outcome
-from workflow_lib.launch.owner import run_to_end, submit
+from workflow_lib.launch import (
+    job_script,
+    outcome,
+    run_to_end,
+    script_checksum,
+    script_place,
+    snapshot,
+    submit,
+)
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import checksum, place, render, snapshot
 from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, SubmissionRecord
 
 
@@ -50,11 +56,11 @@ def rendered_anew(paths: RunPaths) -> None:
     """As rule render would, for where the run lies now."""
     cell = records.read_record(paths.cell, records.Cell)
     site = scripts.study().platforms[cell.hardware.platform]
-    places = render.Places(
+    places = job_script.Places(
         *(Path("/repository"), paths.directory, None),
         snapshot.write(results.code_directory(results.of_run(paths.directory, cell.id))),
     )
-    render.write(cell, render.job_script(cell, site, places, 15), paths.directory)
+    job_script.write(cell, job_script.job_script(cell, site, places, 15), paths.directory)
 
 
 @pytest.mark.parametrize("name", ["renamed", "copied"])
@@ -63,7 +69,7 @@ def test_a_script_that_was_never_submitted_is_rendered_anew_before_it_is(name, s
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
     ended = run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
     assert ended.outcome is Outcome.COMPLETED
-    assert place.rendered_for(paths.script) == paths.directory
+    assert script_place.rendered_for(paths.script) == paths.directory
 
 
 @pytest.mark.parametrize("name", ["renamed", "copied"])
@@ -92,7 +98,7 @@ def test_the_job_of_the_original_is_not_waited_for_in_its_copy(original, tmp_pat
     with pytest.raises(SubmissionError, match=r"copied .*original.* job 41 "):
         run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
     assert scheduler.submitted == []
-    assert place.rendered_for(paths.script) == original.directory
+    assert script_place.rendered_for(paths.script) == original.directory
 
 
 def test_nor_is_the_submission_of_the_original_looked_for(original, tmp_path, scheduler):
@@ -114,7 +120,7 @@ def test_a_run_that_moved_under_its_job_is_waited_for(original, tmp_path, schedu
     ended = run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
     assert ended.outcome is Outcome.COMPLETED
     assert "was moved from" in capsys.readouterr().err
-    assert place.rendered_for(paths.script) == paths.directory
+    assert script_place.rendered_for(paths.script) == paths.directory
 
 
 def test_a_link_to_the_results_is_the_same_place(original, tmp_path, scheduler):
@@ -127,8 +133,8 @@ def test_a_link_to_the_results_is_the_same_place(original, tmp_path, scheduler):
 @pytest.mark.parametrize("name", ["it's $(here)", "a\rb", "a\nb", "a b", "ü\t="])
 def test_the_place_is_read_as_it_was_written(name, tmp_path):
     script = tmp_path / "job.sh"
-    script.write_bytes(f"\nrun_directory={render.quote(tmp_path / name)}\npython=x\n".encode())
-    assert place.rendered_for(script) == tmp_path / name
+    script.write_bytes(f"\nrun_directory={job_script.quote(tmp_path / name)}\npython=x\n".encode())
+    assert script_place.rendered_for(script) == tmp_path / name
 
 
 # ------------------------------------------------------------------ code that changed
@@ -143,14 +149,14 @@ def older(original, tmp_path) -> RunPaths:
     cell = records.read_record(original.cell, records.Cell)
     directory = results.code_directory(tmp_path / "original" / "results")
     code = snapshot.write(directory, snapshot.take(package))
-    places = render.Places(Path("/repository"), original.directory, None, code)
+    places = job_script.Places(Path("/repository"), original.directory, None, code)
     site = scripts.study().platforms["local"]
-    render.write(cell, render.job_script(cell, site, places, 15), original.directory)
+    job_script.write(cell, job_script.job_script(cell, site, places, 15), original.directory)
     return original
 
 
 def without_code(original: RunPaths) -> RunPaths:
-    code = place.code_of(original.script)
+    code = script_place.code_of(original.script)
     assert code is not None
     code.unlink()
     return original
@@ -159,7 +165,7 @@ def without_code(original: RunPaths) -> RunPaths:
 def of_a_version_that_kept_no_code(original: RunPaths) -> RunPaths:
     lines = original.script.read_text().split("\n")[2:]
     body = "\n".join(line for line in lines if not line.startswith("code="))
-    original.script.write_text(checksum.with_checksum(body))
+    original.script.write_text(script_checksum.with_checksum(body))
     return original
 
 
@@ -174,7 +180,7 @@ def test_a_run_is_submitted_with_the_code_that_is_here_then(
     assert scheduler.submitted == []
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
     run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
-    code = place.code_of(paths.script)
+    code = script_place.code_of(paths.script)
     assert code is not None
     assert code.read_bytes() == snapshot.taken().content
 

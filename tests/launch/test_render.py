@@ -14,8 +14,8 @@ import pytest
 from tests.launch import scripts
 from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
+from workflow_lib.launch import job_script, script_checksum
 from workflow_lib.launch.rendering import render_run
-from workflow_lib.launch.script import checksum, render
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path("/srv/triptych")
@@ -77,14 +77,14 @@ def rendered(name: str, directory: Path) -> str:
     if name == "h200-limits":
         training = dataclasses.replace(cell.training, **_LIMITS)
         cell = dataclasses.replace(cell, training=training)
-    places = render.Places(
+    places = job_script.Places(
         root=ROOT,
         run_directory=results.run_directory(ROOT / "results", planned.cell.id, 1),
         tokens=results.tokens(ROOT / "results", planned.cell.data),
         code=scripts.CODE,
     )
     assert planned.estimate is not None
-    return render.job_script(cell, site, places, planned.estimate.time_limit_min)
+    return job_script.job_script(cell, site, places, planned.estimate.time_limit_min)
 
 
 @pytest.mark.parametrize("name", [*_PLATFORMS, *_VARIANTS])
@@ -127,7 +127,7 @@ def test_a_written_script_is_sealed_and_executable(tmp_path):
         planned.cell, scripts.study().platforms["local"], tmp_path, tmp_path / "r"
     )
     script = places.run_directory / "job.sh"
-    assert checksum.is_intact(script)
+    assert script_checksum.is_intact(script)
     assert os.access(script, os.X_OK)
     assert (places.run_directory / "cell.json").exists()
 
@@ -136,12 +136,12 @@ def test_a_profiled_run_is_told_its_steps_and_waits_for_nothing():
     cell = scripts.planned("demo").cell
     telemetry = dataclasses.replace(cell.telemetry, cool_down_to_c=40.0, cool_down_limit_s=600.0)
     cell = dataclasses.replace(cell, telemetry=telemetry)
-    places = render.Places(ROOT, Path("/results/run0"), None, scripts.CODE)
+    places = job_script.Places(ROOT, Path("/results/run0"), None, scripts.CODE)
     site = scripts.study().platforms["local"]
-    script = render.job_script(cell, site, places, 15, profiled_steps=3)
+    script = job_script.job_script(cell, site, places, 15, profiled_steps=3)
     assert '    -m workflow_lib.trainers.native "$cell" --profile 3\n' in script
     # The checksum is another one, too.
-    measured = render.job_script(cell, site, places, 15).splitlines()[2:]
+    measured = job_script.job_script(cell, site, places, 15).splitlines()[2:]
     gone = [line for line in measured if line not in script.splitlines()]
     cool_down = 'start helper "${here[@]}" -m workflow_lib.launch.job.node cool-down'
     assert gone == [
@@ -170,11 +170,11 @@ def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
     site = scripts.platform(
         tmp_path, "local", container={"runtime": "apptainer", "image": "/i.sif", "mounts": []}
     )
-    places = render.Places(
+    places = job_script.Places(
         *(Path("/repository"), Path("/results/run1"), Path("/results/data/tokens.json")),
-        render.Code(Path("/results/code/0.zip"), None, None),
+        job_script.Code(Path("/results/code/0.zip"), None, None),
     )
-    script = render.job_script(planned.cell, site, places, 15)
+    script = job_script.job_script(planned.cell, site, places, 15)
     for path in ("/repository", "/results/run1", "/results/data", "/results/code"):
         assert f"--bind {path}\n" in script
 
@@ -192,8 +192,8 @@ def test_a_container_gets_the_gpus_that_its_telemetry_reads(source, begins, tmp_
     container = {"runtime": "apptainer", "image": "/i.sif", "mounts": []}
     site = scripts.platform(tmp_path, "local", container=container)
     cell = scripts.with_telemetry(scripts.planned("demo").cell, source=source)
-    places = render.Places(Path("/repository"), Path("/results/run1"), None, scripts.CODE)
-    script = render.job_script(cell, site, places, 15)
+    places = job_script.Places(Path("/repository"), Path("/results/run1"), None, scripts.CODE)
+    script = job_script.job_script(cell, site, places, 15)
     assert begins in script
     assert ("gpus_inside=()" in script) == (source == "auto")
 
@@ -203,7 +203,7 @@ def test_a_container_gets_the_gpus_that_its_telemetry_reads(source, begins, tmp_
 )
 def test_a_variable_that_the_script_sets_itself_is_refused(name, tmp_path):
     site = scripts.platform(tmp_path, "local", environment={name: "1"})
-    with pytest.raises(render.RenderError, match=f"cannot set {name}"):
+    with pytest.raises(job_script.RenderError, match=f"cannot set {name}"):
         scripts.write(scripts.planned("demo").cell, site, tmp_path, tmp_path / "results")
 
 
@@ -212,21 +212,21 @@ def test_a_mount_that_a_container_would_misread_is_refused(path, tmp_path):
     site = scripts.platform(
         tmp_path, "h200", container={"runtime": "pyxis", "image": "i", "mounts": [path]}
     )
-    with pytest.raises(render.RenderError, match="cannot be mounted"):
+    with pytest.raises(job_script.RenderError, match="cannot be mounted"):
         scripts.write(scripts.planned("smoke-h200").cell, site, ROOT, tmp_path / "results")
 
 
 @pytest.mark.parametrize(
     ("run", "code", "word"),
     [
-        ("/results/run1", render.Code(Path("/a:b/0.zip"), None, None), "colon"),
+        ("/results/run1", job_script.Code(Path("/a:b/0.zip"), None, None), "colon"),
         ("/results\udc80/run1", scripts.CODE, "UTF-8"),
     ],
 )
 def test_code_below_a_colon_and_a_path_that_is_no_text_are_refused(run, code, word):
-    places = render.Places(Path("/r"), Path(run), None, code)
-    with pytest.raises(render.RenderError, match=word):
-        render.job_script(
+    places = job_script.Places(Path("/r"), Path(run), None, code)
+    with pytest.raises(job_script.RenderError, match=word):
+        job_script.job_script(
             scripts.planned("demo").cell, scripts.study().platforms["local"], places, 15
         )
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from workflow_lib import records
-from workflow_lib.launch import interruption
-from workflow_lib.launch.owner import job_wait, record_outcome, run_to_end
+from workflow_lib.launch import interruption, job_wait, record_outcome, run_to_end
 from workflow_lib.records import JobRecord, RunPaths
 
 PATIENCE_S = 60.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import workflow_lib
-from workflow_lib.launch.script import snapshot
+from workflow_lib.launch import snapshot
 
 
 @pytest.fixture
@@ -87,12 +87,12 @@ def test_a_process_that_renders_goes_on_with_the_code_that_it_began_with(tmp_pat
 from pathlib import Path
 from workflow_lib import cells
 from workflow_lib.launch import rendering
-from workflow_lib.launch.script import snapshot
+from workflow_lib.launch import snapshot
 from workflow_lib.study import load_study
 
 snapshot.taken()
 package = Path({str(package)!r})
-for path in ("launch/job/node.py", "launch/script/templates/job.sh.j2"):
+for path in ("launch/job/node.py", "launch/templates/job.sh.j2"):
     text = (package / path).read_text()
     assert "--telemetry-exit" in text
     (package / path).write_text(text.replace("--telemetry-exit", "--sampler-exit"))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch.end import outcome
+from workflow_lib.launch import outcome
 from workflow_lib.launch.job import stop_early
 from workflow_lib.launch.job.stop_early import Patience, Watch
 from workflow_lib.records import Cell, JobState, Outcome, RunPaths, StopRecord, SuspensionRecord

@@ -21,9 +21,8 @@ import pytest
 from tests.launch import runs, scripts
 from tests.launch.fake_slurm import Fake
 from workflow_lib import records
-from workflow_lib.launch import interruption
+from workflow_lib.launch import interruption, job_wait, record_outcome, run_lock, run_to_end, submit
 from workflow_lib.launch.interruption import ToldToEndError
-from workflow_lib.launch.owner import job_wait, record_outcome, run_lock, run_to_end, submit
 from workflow_lib.launch.schedulers import choice, queries, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError

@@ -5,13 +5,13 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.placement import __main__ as command
 from workflow_lib.placement.sweep import PlacementRecord
 from workflow_lib.records import PLAN, SweepPaths, read_record
-from workflow_lib.report.page.predictions import predictions
-from workflow_lib.report.tables import read_tables
+from workflow_lib.report.figures.tables import read_tables
+from workflow_lib.report.predictions import predictions
+from workflow_lib.table_files import read_table
 
 CELL = "h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9"
 

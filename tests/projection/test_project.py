@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 from tests.report.full_matrix import identity, run_row
-from workflow_lib.analysis import tables
-from workflow_lib.analysis.tables import write_table
+from workflow_lib import table_files
 from workflow_lib.cells import hardware_of
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.candidates import batch, candidates, considered
@@ -35,6 +34,7 @@ from workflow_lib.projection.scaling import FABRICS, replicas
 from workflow_lib.records import RUNS, Degrees, RecordError
 from workflow_lib.records.labels import labels
 from workflow_lib.study import load_study
+from workflow_lib.table_files import write_table
 
 STUDY = load_study(Path("config"))
 MODEL = STUDY.models["llama3-8b"].record("llama3-8b")
@@ -389,7 +389,7 @@ def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):
     }
     limited = {**usual, "cell": usual["cell"] + "-other", **other}
     rows = [run_row(each, 1, step_time_s=3.0) | {"simulated": False} for each in (usual, limited)]
-    write_table(tables.table(rows, RUNS), tmp_path / "runs.parquet")
+    write_table(table_files.table(rows, RUNS), tmp_path / "runs.parquet")
     assert [run.cell for run in collect([tmp_path])] == [usual["cell"]]
 
 
@@ -398,7 +398,9 @@ def test_a_cell_that_was_not_compiled_is_fitted_as_that(tmp_path):
     changed = {"backend": "torch", "gpu_model": "H200", "gpus_per_node": 2}
     for compiled in (False, True):
         row = run_row({**cell, **changed, "compile": compiled}, 1, step_time_s=3.0)
-        write_table(tables.table([row | {"simulated": False}], RUNS), tmp_path / "runs.parquet")
+        write_table(
+            table_files.table([row | {"simulated": False}], RUNS), tmp_path / "runs.parquet"
+        )
         (found,) = collect([tmp_path])
         assert found.compile == compiled
         assert found.layout.compiled == compiled
@@ -420,7 +422,7 @@ def test_runs_of_a_cell_in_several_sweeps_are_taken_together_and_each_counts_onc
             | {"simulated": False}
             for run, (step_s, start) in runs.items()
         ]
-        write_table(tables.table(rows, RUNS), tmp_path / name / "runs.parquet")
+        write_table(table_files.table(rows, RUNS), tmp_path / name / "runs.parquet")
     for order in (("one", "two"), ("two", "one")):
         (found,) = collect([tmp_path / name for name in order])
         assert (found.sweep, found.runs) == ("one two", 3)
@@ -444,7 +446,7 @@ def test_gpus_that_a_site_limits_are_not_fitted(tmp_path, limit_w, is_fitted):
     }
     cell |= {"gpu_model": "H200"}
     row = run_row(cell, 1, step_time_s=3.0) | {"simulated": False, "power_limit_w": limit_w}
-    write_table(tables.table([row], RUNS), tmp_path / "runs.parquet")
+    write_table(table_files.table([row], RUNS), tmp_path / "runs.parquet")
     assert len(collect([tmp_path])) == is_fitted
 
 

@@ -15,7 +15,6 @@ import polars as pl
 
 from tests.made_cells import made_cell
 from workflow_lib import records
-from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.records import (
     CELLS,
     GPUS,
@@ -29,7 +28,8 @@ from workflow_lib.records import (
     Training,
     inapplicable,
 )
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.table_files import table, write_table
 
 REPEATS = 3
 _COMPUTE = ("gemm", "attention", "normalisation_elementwise", "optimiser", "memory")

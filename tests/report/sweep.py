@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.made_cells import made_cell
 from workflow_lib.analysis.collect import collect
-from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.records import (
     GPUS,
     MEASURES,
@@ -28,6 +27,7 @@ from workflow_lib.records import (
     write_json,
 )
 from workflow_lib.results import run_directory
+from workflow_lib.table_files import table, write_table
 
 #: values of MEASURES that are not 1.0
 _VALUES = {"tokens_per_s": 40_000.0, "tokens_per_j": 2.5, "temperature_mean_c": 61.0}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.comparison.sides import known, measured
-from workflow_lib.report.cells import marked
-from workflow_lib.report.page.caveats import allocators_set, energy_errors, short_memory
+from workflow_lib.report.caveats import allocators_set, energy_errors, short_memory
+from workflow_lib.report.figures.cell_names import marked
 
 from .pages import build
 from .sweep import Planned

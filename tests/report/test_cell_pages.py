@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from workflow_lib.analysis.tables import table
 from workflow_lib.records import (
     SERIES,
     STEP_TIMES,
@@ -29,12 +28,13 @@ from workflow_lib.records import (
     RunPaths,
     write_json,
 )
-from workflow_lib.report.cell_page.files import HIDDEN, LOG_LINES, cleaning, tail
-from workflow_lib.report.cell_page.pages import cell_pages
-from workflow_lib.report.cell_page.series import MOST_POINTS, PANELS, series_of, steps_of
-from workflow_lib.report.html import embedded
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.cell_files import HIDDEN, LOG_LINES, cleaning, tail
+from workflow_lib.report.cell_pages import cell_pages
+from workflow_lib.report.cell_series import MOST_POINTS, PANELS, series_of, steps_of
+from workflow_lib.report.figures.html import embedded
+from workflow_lib.report.figures.tables import Tables
 from workflow_lib.results import run_directory
+from workflow_lib.table_files import table
 
 from .full_matrix import cell_row, full_matrix, identity, run_row
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.report.html import address, embedded
+from workflow_lib.report.figures.html import address, embedded
 
 
 def unpacked(element: str) -> Any:

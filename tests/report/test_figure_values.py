@@ -13,11 +13,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 
-from workflow_lib.analysis.tables import table
 from workflow_lib.records import KERNELS, SERIES, STEP_TIMES, TRACES, Degrees
 from workflow_lib.report.figures import Tables, figures, style, undrawn
 from workflow_lib.report.figures.energy import front, points
 from workflow_lib.report.figures.kernel_times import folded, kernel_times
+from workflow_lib.table_files import table
 
 from .full_matrix import cell_row, gpu_rows, identity, kernel_rows, run_row, trace_row
 

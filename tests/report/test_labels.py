@@ -7,7 +7,7 @@ import dataclasses
 from tests.made_cells import made_cell
 from workflow_lib.records import Degrees, identity
 from workflow_lib.records.labels import group_labels, labels, shared, short_layout
-from workflow_lib.report.cells import layouts_of_two
+from workflow_lib.report.figures.cell_names import layouts_of_two
 
 TRAINING = made_cell().training
 

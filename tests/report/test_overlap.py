@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from workflow_lib.analysis.tables import table
 from workflow_lib.records import KERNELS, TRACES, Degrees
-from workflow_lib.report.page.overlap import slower_with_overlap
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.report.overlap import slower_with_overlap
+from workflow_lib.table_files import table
 
 from .full_matrix import cell_row, identity, run_row
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.records import MEASURES, PLAN, Degrees, Outcome, RecordError, RunPaths
 from workflow_lib.report.__main__ import main
 from workflow_lib.report.figures import Tables, figures, read_tables, write_figures
-from workflow_lib.report.safe_svg import safe_svg
+from workflow_lib.report.figures.safe_svg import safe_svg
 from workflow_lib.results import run_directory
+from workflow_lib.table_files import read_table, table, write_table
 
 from .full_matrix import cell_row, full_matrix, identity
 from .full_matrix import write as write_tables
@@ -372,7 +372,7 @@ def test_large_figures_are_packed_and_hold_what_plain_ones_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = build(tmp_path, [Planned(), Planned("tp4")])
-    monkeypatch.setattr("workflow_lib.report.embedded_figures._MOST_PLAIN_BYTES", 1000)
+    monkeypatch.setattr("workflow_lib.report.figures.embedding._MOST_PLAIN_BYTES", 1000)
     assert write(tmp_path, tmp_path / "sweeps" / "made-up") == 0
     source = (tmp_path / "sweeps" / "made-up" / "report.html").read_text(encoding="utf-8")
     packed = re.findall(r'<script [^>]*id="data-figure-\d+">[^<]*</script>', source)

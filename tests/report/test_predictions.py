@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from workflow_lib.records import Degrees
-from workflow_lib.report.page.predictions import predictions
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.report.predictions import predictions
 
 from .full_matrix import cell_row, identity, run_row
 

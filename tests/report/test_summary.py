@@ -6,8 +6,8 @@ from typing import Any
 
 from workflow_lib.comparison.sides import Side
 from workflow_lib.records import MEASURES, Degrees
-from workflow_lib.report.page.missing import failures
-from workflow_lib.report.page.summary import Answer, Group, groups
+from workflow_lib.report.missing import failures
+from workflow_lib.report.summary import Answer, Group, groups
 
 from .full_matrix import cell_row, identity, run_row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from workflow_lib.report.tables import by_cell
+from workflow_lib.report.figures.tables import by_cell
 
 
 @pytest.mark.parametrize("cells", ["aabbbc", "abcabb", "c"])

@@ -13,13 +13,13 @@ from research.pages import parts, projecting, readings, sweeps, verdicts
 from research.projection.own_validation import JudgedRun, OwnValidation, Quantity
 from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
-from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.comparison.sides import read_side
 from workflow_lib.formulas import parameters
 from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.projection.own_stack import Residual
 from workflow_lib.records import CELLS, KERNELS, OVERHEAD, TRACES, SweepPaths
+from workflow_lib.table_files import read_table, table, write_table
 
 MFU = {
     "bf16": {"mfu_causal": 0.5, "mfu_causal_bf16_peak": 0.5},

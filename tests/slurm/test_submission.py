@@ -21,7 +21,7 @@ import pytest
 from tests.launch import runs
 from tests.slurm import study
 from workflow_lib import records
-from workflow_lib.launch.script import checksum, place
+from workflow_lib.launch import script_checksum, script_place
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
 
 pytestmark = pytest.mark.slow
@@ -59,12 +59,12 @@ class Site:
         self.paths = runs.rendered(directory, "smoke-h200")
         body = _BODY.format(
             root=study.ROOT,
-            code=place.code_of(self.paths.script),
+            code=script_place.code_of(self.paths.script),
             python=sys.executable,
             run=self.paths.directory,
             go=self.go,
         )
-        self.paths.script.write_text(checksum.with_checksum(body))
+        self.paths.script.write_text(script_checksum.with_checksum(body))
         self.commands = directory / "bin"
         self.commands.mkdir()
         self.environment = dict(cluster.environment) | {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.telemetry.cells import NODE, read_rows, wait_for
 from workflow_lib import records
-from workflow_lib.telemetry.nvidia.source import NvidiaSource
+from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
 from workflow_lib import records
-from workflow_lib.telemetry.amd.source import AmdSource
+from workflow_lib.telemetry.devices.amd import AmdSource
 from workflow_lib.telemetry.source import TelemetryError
 
 BINDING = importlib.util.find_spec("amdsmi")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.telemetry.node import host as host_module
-from workflow_lib.telemetry.node.host import Host
-from workflow_lib.telemetry.node.kernel import CpuUtilisation
+from workflow_lib.telemetry.devices import host as host_module
+from workflow_lib.telemetry.devices.host import Host
+from workflow_lib.telemetry.devices.kernel import CpuUtilisation
 from workflow_lib.telemetry.source import TelemetryError, Value
 
 NETWORK = """\

@@ -17,7 +17,7 @@ from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
 from tests.telemetry.nvml import Node, Played, Start, build
 from workflow_lib.launch import gpu_faults
 from workflow_lib.telemetry import choice
-from workflow_lib.telemetry.nvidia.nvml import open_links, started_nvml
+from workflow_lib.telemetry.devices.nvml import open_links, started_nvml
 from workflow_lib.telemetry.source import TelemetryError, UnreadableError
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.telemetry.nvml import Played
 from workflow_lib import records
 from workflow_lib.records.columns import sampled
-from workflow_lib.telemetry.nvidia.source import NvidiaSource
+from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 from workflow_lib.telemetry.polling import Poll, PolledSource
 from workflow_lib.telemetry.source import (
     READINGS,

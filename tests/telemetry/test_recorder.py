@@ -15,7 +15,7 @@ import pytest
 
 from workflow_lib.records import RunPaths
 from workflow_lib.telemetry import recorder
-from workflow_lib.telemetry.node.host import Host
+from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.recorder import EnergyChanges, Recorder
 
 EVERY_US = 20_000

@@ -16,7 +16,7 @@ import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
 from tests.telemetry.nvml import Node, Played, Start
-from workflow_lib.telemetry.nvidia.source import NvidiaSource
+from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 
 #: 100 W in the first half of each period, 700 W in the second: 400 W in the mean
 SQUARE = "square 100000 700000 {period_s}"

@@ -11,7 +11,7 @@ from tests.training.ranks import on_every_rank
 from workflow_lib.records import Cell
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
-from workflow_lib.trainers.native.engines.generation import GenerationEngine
+from workflow_lib.trainers.native.generation import GenerationEngine
 from workflow_lib.trainers.native.mesh import Mesh
 from workflow_lib.trainers.native.precisions import checked
 

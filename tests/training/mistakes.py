@@ -17,8 +17,8 @@ from workflow_lib.trainers import engines
 from workflow_lib.trainers.deepspeed import engine as with_deepspeed
 from workflow_lib.trainers.native import device as devices
 from workflow_lib.trainers.native import mesh as meshes
+from workflow_lib.trainers.native import sharding
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
-from workflow_lib.trainers.native.engines import sharding
 from workflow_lib.trainers.native.precisions import MOMENTS, WrongPrecision, checked
 
 

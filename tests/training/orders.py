@@ -12,7 +12,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from workflow_lib.records import Degrees
-from workflow_lib.trainers.native.engines.pipeline import one_forward_one_backward
+from workflow_lib.trainers.native.pipeline import one_forward_one_backward
 
 SCHEDULES = {
     "zero-bubble": ScheduleInterleavedZeroBubble,

@@ -18,7 +18,7 @@ from tests.training.test_program import rows, run
 from workflow_lib.records import Degrees, RunPaths
 from workflow_lib.trainers.capabilities import refusal
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
-from workflow_lib.trainers.native.engines.generation import GenerationEngine, greedy
+from workflow_lib.trainers.native.generation import GenerationEngine, greedy
 from workflow_lib.trainers.native.key_value_cache import KeyValueCache, MovingPlace, Place
 from workflow_lib.trainers.native.mesh import single_process
 from workflow_lib.trainers.native.model import Decoder, parts

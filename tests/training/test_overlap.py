@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workflow_lib.trainers.native.engines import sharding
-from workflow_lib.trainers.native.engines.pipeline import one_forward_one_backward
+from workflow_lib.trainers.native import sharding
+from workflow_lib.trainers.native.pipeline import one_forward_one_backward
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ import pytest
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.analysis.traces.of_run import analyse_run
-from workflow_lib.launch.end.outcome import classify
+from workflow_lib.launch.outcome import classify
 from workflow_lib.records import (
     STEPS,
     Data,

@@ -20,12 +20,11 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from tests.training.cells import LLAMA, MIXTRAL, cell
 from workflow_lib.records import Cell, Degrees
-from workflow_lib.trainers.native import expert_exchange
+from workflow_lib.trainers.native import expert_exchange, sharding
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
-from workflow_lib.trainers.native.engines import sharding
-from workflow_lib.trainers.native.engines.torch import TorchEngine
 from workflow_lib.trainers.native.model import TransformerLayer
+from workflow_lib.trainers.native.torch_engine import TorchEngine
 
 CELLS = {
     f"{name} {'on' if overlap else 'off'}": cell(

@@ -43,8 +43,8 @@ RULES = {
     "reduce": (["workflow_lib.analysis", "reduce"], "workflow_lib/analysis/reduce.py"),
     "traces": (["workflow_lib.analysis", "traces"], "workflow_lib/analysis/traces/decoding.py"),
     "collect": (["workflow_lib.analysis", "collect"], "workflow_lib/analysis/collect.py"),
-    "figures": (["workflow_lib.report", "figures"], "workflow_lib/report/html.py"),
-    "page": (["workflow_lib.report", "page"], "workflow_lib/report/html.py"),
+    "figures": (["workflow_lib.report", "figures"], "workflow_lib/report/figures/html.py"),
+    "page": (["workflow_lib.report", "page"], "workflow_lib/report/figures/html.py"),
     "compare": (["workflow_lib.comparison"], "workflow_lib/comparison/compare.py"),
 }
 STATE = ("results", ".snakemake")

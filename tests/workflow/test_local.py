@@ -144,7 +144,7 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
         ),
         pytest.param("envs/workflow.yaml", "python=3.12", "python=3.13", marks=pytest.mark.long),
         (
-            "workflow_lib/launch/script/templates/job.sh.j2",
+            "workflow_lib/launch/templates/job.sh.j2",
             "# One rank a GPU, each",
             "# A rank a GPU, each",
         ),
@@ -194,7 +194,7 @@ def test_editing_the_analysis_reduces_no_run_in_which_another_user_alone_may_wri
 
 
 def test_editing_the_report_draws_again_and_reduces_nothing(finished):
-    with edited(finished, "workflow_lib/report/page/page.py", '"""', '# a comment\n"""'):
+    with edited(finished, "workflow_lib/report/page.py", '"""', '# a comment\n"""'):
         rules = {rule for rule, _ in finished.planned_jobs()}
     assert {"figures", "page"} <= rules
     assert not rules & {"run", "render", "reduce"}

@@ -43,7 +43,6 @@ from workflow_lib import results as places
 from workflow_lib.analysis import metrics, samples
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.analysis.run_row import BESIDE_MEASURES
-from workflow_lib.analysis.tables import check_reasons, read_table, schema, table, write_table
 from workflow_lib.analysis.traces.of_run import profiled_shares
 from workflow_lib.records import (
     IDENTITY,
@@ -65,6 +64,7 @@ from workflow_lib.records import (
     shown,
     write_checksums,
 )
+from workflow_lib.table_files import check_reasons, read_table, schema, table, write_table
 from workflow_lib.words import counted
 
 #: fewer values have only a range

@@ -54,7 +54,7 @@ def _main(most_bytes: int, paths: list[str]) -> int:
     code."""
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from workflow_lib.analysis.tables import read_frame
+    from workflow_lib.table_files import read_frame
 
     for number, path in enumerate(paths):
         print(number, end=" ", flush=True)

@@ -22,7 +22,6 @@ from workflow_lib.analysis.integrals import Integrals, Numbers, best_power
 from workflow_lib.analysis.known import Known
 from workflow_lib.analysis.samples import read_files
 from workflow_lib.analysis.steps import corrected, read_clocks
-from workflow_lib.analysis.tables import schema
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -40,6 +39,7 @@ from workflow_lib.records import (
     read_record,
 )
 from workflow_lib.records.columns import sampled
+from workflow_lib.table_files import schema
 
 
 def _columns(file: measures.File) -> tuple[str, ...]:

@@ -38,7 +38,6 @@ from workflow_lib.analysis.run_row import counts_of_rank, link_values, run_row, 
 from workflow_lib.analysis.series import series_rows, step_rows
 from workflow_lib.analysis.steady_state import steady_state
 from workflow_lib.analysis.steps import Steps, clock_values, read_steps
-from workflow_lib.analysis.tables import schema, table, write_table
 from workflow_lib.records import (
     SERIES,
     STEP_TIMES,
@@ -56,6 +55,7 @@ from workflow_lib.records import (
     write_checksums,
     write_json,
 )
+from workflow_lib.table_files import schema, table, write_table
 
 _ALTERNATED = "the sampler's rate alternated"
 

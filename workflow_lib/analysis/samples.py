@@ -16,7 +16,6 @@ from typing import NoReturn
 import numpy as np
 import polars as pl
 
-from workflow_lib.analysis.tables import schema
 from workflow_lib.records import (
     Column,
     RecordError,
@@ -28,6 +27,7 @@ from workflow_lib.records import (
     shown,
 )
 from workflow_lib.records.reading import read_header, read_row
+from workflow_lib.table_files import schema
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.cells import Sweep
 from workflow_lib.records import RecordError, RunPaths
 from workflow_lib.report.figures import write_figures_of
-from workflow_lib.report.page.page import write_page
+from workflow_lib.report.page import write_page
 from workflow_lib.study import Study
 
 #: directories of an archive's payload

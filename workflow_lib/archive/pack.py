@@ -10,7 +10,6 @@ from pathlib import Path
 
 from workflow_lib import plan, results
 from workflow_lib.analysis.collect import of_another_attempt
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
@@ -19,6 +18,7 @@ from workflow_lib.cells import Sweep, expand_study
 from workflow_lib.records import PLAN, RUNS, TABLES, OutcomeRecord, read_outcome
 from workflow_lib.records.files import ARCHIVE_FORMAT
 from workflow_lib.study import load_study, lookup
+from workflow_lib.table_files import read_table
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
@@ -21,9 +20,10 @@ from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS
 from workflow_lib.options import add_meters
 from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, said, whole_file
-from workflow_lib.report.html import address
+from workflow_lib.report.figures.html import address
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_ledger, load_meters, load_study, remedy
+from workflow_lib.table_files import table, write_table
 
 
 def write(

@@ -25,8 +25,8 @@ from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import differences
 from workflow_lib.records import MEASURES, cell_axes
 from workflow_lib.records.measures import PROFILED
-from workflow_lib.report.cells import Row, completed, in_words
-from workflow_lib.report.numbers import significant
+from workflow_lib.report.figures.cell_names import Row, completed, in_words
+from workflow_lib.report.figures.numbers import significant
 from workflow_lib.results import PROFILED_RUN
 from workflow_lib.words import counted
 

@@ -15,7 +15,7 @@ from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
 from workflow_lib.records import CLAIMS
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import marked
+from workflow_lib.report.figures.cell_names import marked
 
 MEASURED, PROJECTED = "measured", "projected"
 #: whose claims are about cells of several nodes, as projections are

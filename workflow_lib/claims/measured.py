@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.sensors import Errors
 from workflow_lib.comparison.sides import Side, of_gpus, read_side
 from workflow_lib.records import GPUS, OVERHEAD, Outcome, RecordError, SweepPaths
 from workflow_lib.records.measures import PROFILED
-from workflow_lib.report.cells import Row, completed_runs
+from workflow_lib.report.figures.cell_names import Row, completed_runs
+from workflow_lib.table_files import read_table
 
 
 @dataclass(frozen=True)

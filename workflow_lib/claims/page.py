@@ -23,8 +23,8 @@ from workflow_lib.comparison.measures import DIFFERENCE, RATIO
 from workflow_lib.comparison.sides import emulated_sides
 from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.records import cell_axes
-from workflow_lib.report.html import page_templates
-from workflow_lib.report.numbers import NOTHING
+from workflow_lib.report.figures.html import page_templates
+from workflow_lib.report.figures.numbers import NOTHING
 from workflow_lib.words import counted
 
 Row = Mapping[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 from workflow_lib.comparison.matching import NAMED, Pair, best_pairs
 from workflow_lib.config import ClaimTest, held_in_tables, left_open, selects
 from workflow_lib.records import cell_axes
-from workflow_lib.report.cells import Row, in_order
+from workflow_lib.report.figures.cell_names import Row, in_order
 
 _PLACE = cell_axes.of_roles("place")
 _LAYOUT = cell_axes.of_roles("layout")

@@ -18,7 +18,7 @@ from workflow_lib.config import ClaimTest
 from workflow_lib.projection import planned
 from workflow_lib.projection.planned import Projected
 from workflow_lib.records import MEASURES, Outcome, identity
-from workflow_lib.report.cells import Row
+from workflow_lib.report.figures.cell_names import Row
 
 _ASSUMES = (
     "projected for this workflow's engine from its runs on one and two GPUs and from published runs"

@@ -25,7 +25,7 @@ from workflow_lib.intervals import mover
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.intervals.mover import Ends
 from workflow_lib.records import MEASURES, Measure, cell_axes
-from workflow_lib.report.cells import Row
+from workflow_lib.report.figures.cell_names import Row
 
 #: what the names of columns of the second pair begin with
 PREFIX = "beside_"

@@ -25,7 +25,7 @@ from workflow_lib.comparison.measures import DIFFERENCE, RATIO, difference_unit
 from workflow_lib.config import ClaimTest
 from workflow_lib.records import MEASURES, Measure
 from workflow_lib.records.measures import PROFILED
-from workflow_lib.report.numbers import significant
+from workflow_lib.report.figures.numbers import significant
 
 Verdict = Literal["supported", "contradicted", "undecided", "not_testable"]
 SUPPORTED: Verdict = "supported"

@@ -10,7 +10,6 @@ from typing import Any
 from markupsafe import Markup
 
 from workflow_lib import __version__
-from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.comparison import ratio_figure, sentences, summary
 from workflow_lib.comparison.matching import (
     BEST,
@@ -35,12 +34,13 @@ from workflow_lib.records import (
     whole_file,
     write_checksums,
 )
-from workflow_lib.report.cells import in_words
-from workflow_lib.report.embedded_figures import figure_in_page
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import in_words
+from workflow_lib.report.figures.embedding import figure_in_page
+from workflow_lib.report.figures.html import page_templates
 from workflow_lib.report.figures.kind import FigureEntry
-from workflow_lib.report.html import page_templates
-from workflow_lib.report.numbers import NOTHING
+from workflow_lib.report.figures.numbers import NOTHING
+from workflow_lib.table_files import table, write_table
 
 
 def compare(

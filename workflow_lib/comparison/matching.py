@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from workflow_lib.comparison.measures import COMPARED
 from workflow_lib.records import Measure, RecordError, cell_axes
-from workflow_lib.report.cells import Row, completed, in_order, natural
+from workflow_lib.report.figures.cell_names import Row, completed, in_order, natural
 
 SAME_LAYOUT, OTHER_REPLICAS, OTHER_STAGES = "same_layout", "other_replicas", "other_stages"
 NAMED, BEST, UNMATCHED = "named", "best", "unmatched"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from workflow_lib.records import MEASURES, Measure
 from workflow_lib.records.measures import Contrast
-from workflow_lib.report.cells import Row
+from workflow_lib.report.figures.cell_names import Row
 
 #: half a degree, because GPUs give their temperature in whole degrees
 READING_ERROR_C = 0.5

@@ -9,7 +9,7 @@ from workflow_lib.comparison.matching import MEANS, NAMED, work
 from workflow_lib.comparison.sides import Side
 from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row, fate, layouts_of_two
+from workflow_lib.report.figures.cell_names import Row, fate, layouts_of_two
 from workflow_lib.report.figures.kind import by_model
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib.analysis.parquet_check import check_readable
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.sensors import Errors, Read, Sensor
 from workflow_lib.records import CELLS, GPUS, RUNS, Measure, RecordError, SweepPaths
-from workflow_lib.report.cells import Row, completed_runs, runs_by_cell
-from workflow_lib.report.environments import environments
+from workflow_lib.report.figures.cell_names import Row, completed_runs, runs_by_cell
+from workflow_lib.report.figures.environments import environments
+from workflow_lib.table_files import read_table
 
 #: the measure that one GPU alone decides
 PEAK = "power_peak_w"

@@ -42,7 +42,7 @@ from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design, design
 from workflow_lib.intervals.differences import COVERAGE, FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
-from workflow_lib.report.cells import Row, completed, completed_runs
+from workflow_lib.report.figures.cell_names import Row, completed, completed_runs
 
 #: columns that each side has of its cell
 _OF_A_SIDE = ("cell", "platform", "emulated", "gpus", "outcome")

@@ -52,8 +52,8 @@ def _positive(text: str) -> int:
 
 def _render(arguments: argparse.Namespace) -> int:
     from workflow_lib import cells
+    from workflow_lib.launch.job_script import RenderError
     from workflow_lib.launch.rendering import render_run
-    from workflow_lib.launch.script.render import RenderError
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
@@ -66,8 +66,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from workflow_lib.launch import interruption
-    from workflow_lib.launch.owner import run_to_end
+    from workflow_lib.launch import interruption, run_to_end
 
     with interruption.signals_noted():
         if run_to_end.run(arguments.directory, arguments.scheduler) is None:
@@ -77,11 +76,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _array(arguments: argparse.Namespace) -> int:
     from workflow_lib import cells, order, records, results
-    from workflow_lib.launch import interruption
-    from workflow_lib.launch.owner import array
+    from workflow_lib.launch import array, interruption
+    from workflow_lib.launch.job_script import RenderError
     from workflow_lib.launch.rendering import render_run
     from workflow_lib.launch.schedulers.refusals import SubmissionError
-    from workflow_lib.launch.script.render import RenderError
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:

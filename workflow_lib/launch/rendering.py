@@ -8,7 +8,7 @@ from pathlib import Path
 from workflow_lib import results
 from workflow_lib.cells import PlannedCell
 from workflow_lib.config import Platform
-from workflow_lib.launch.script import render, snapshot
+from workflow_lib.launch import job_script, snapshot
 from workflow_lib.study import ConfigError, Study
 
 #: the interpreter of the environment that `make` makes; where VENV names another place for it, jobs
@@ -45,8 +45,8 @@ def render_run(
         )
     directory = results.run_directory(results_directory.absolute(), cell.id, run)
     # Before the code: of a run that is another user's, it is the run whose owner is named.
-    render.write_cell(cell, directory)
-    places = render.Places(
+    job_script.write_cell(cell, directory)
+    places = job_script.Places(
         root=root.absolute(),
         run_directory=directory,
         tokens=results.tokens(results_directory.absolute(), cell.data),
@@ -54,5 +54,5 @@ def render_run(
     )
     platform = with_own_python(study.platforms[cell.hardware.platform])
     limit_min = planned.estimate.time_limit_min
-    script = render.job_script(cell, platform, places, limit_min, profiled_steps)
-    render.write_script(script, directory)
+    script = job_script.job_script(cell, platform, places, limit_min, profiled_steps)
+    job_script.write_script(script, directory)

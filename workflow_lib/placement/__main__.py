@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.analysis.tables import table as frame
-from workflow_lib.analysis.tables import write_table
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.options import add_config
 from workflow_lib.placement import page, readings, slots, sweep, text
@@ -18,6 +16,8 @@ from workflow_lib.records import SLOTS, RecordError, bounds, said, write_json
 from workflow_lib.report.figures.style import marks
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_study
+from workflow_lib.table_files import table as frame
+from workflow_lib.table_files import write_table
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:

@@ -15,10 +15,10 @@ from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import place_name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.records import whole_file
-from workflow_lib.report.embedded_figures import drawn_for_page
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.embedding import drawn_for_page
+from workflow_lib.report.figures.html import page_templates
 from workflow_lib.report.figures.kind import FigureEntry
-from workflow_lib.report.html import page_templates
 
 _TEMPLATES = page_templates("workflow_lib.placement", "workflow_lib.report")
 #: inches of a GPU's line, and of the title and the axes' labels

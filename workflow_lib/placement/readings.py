@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import (
     GPUS,
     NODES,
@@ -23,6 +22,7 @@ from workflow_lib.records import (
     read_record,
 )
 from workflow_lib.results import run_directory
+from workflow_lib.table_files import read_table
 
 #: of the time; a GPU that was at its power cap for less did not compute at the clock of the cap
 _AT_CAP = 0.5

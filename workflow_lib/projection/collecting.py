@@ -8,7 +8,7 @@ from statistics import median
 
 import polars as pl
 
-from workflow_lib.analysis import tables
+from workflow_lib import table_files
 from workflow_lib.projection.machines import published_machine
 from workflow_lib.projection.own_runs import NAMES, OwnRun
 from workflow_lib.records import RUNS
@@ -45,7 +45,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     """
     of_cells: dict[str, list[tuple[str, pl.DataFrame]]] = {}
     for directory in sweeps:
-        runs = tables.read_table(directory / "runs.parquet", RUNS)
+        runs = table_files.read_table(directory / "runs.parquet", RUNS)
         done = runs.filter(
             (pl.col("outcome") == "completed")
             & pl.col("step_time_s").is_not_null()

@@ -10,7 +10,6 @@ from pathlib import Path
 from tabulate import tabulate
 
 from workflow_lib import __version__
-from workflow_lib.analysis.tables import write_table
 from workflow_lib.projection.kinds import LEVELS
 from workflow_lib.projection.project import (
     Facility,
@@ -22,9 +21,10 @@ from workflow_lib.projection.project import (
 )
 from workflow_lib.records import whole_file
 from workflow_lib.records.labels import left_out
-from workflow_lib.report.embedded_figures import drawn_for_page
+from workflow_lib.report.figures.embedding import drawn_for_page
+from workflow_lib.report.figures.html import page_templates
 from workflow_lib.report.figures.kind import FigureEntry
-from workflow_lib.report.html import page_templates
+from workflow_lib.table_files import write_table
 from workflow_lib.words import counted, power_of_ten
 
 _TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")

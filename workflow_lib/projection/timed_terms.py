@@ -9,7 +9,7 @@ which hides a part of it. The numbers of exchanges are those of the torch backen
   again (``trainers/native/tensor_parallel.py``). Else it all-reduces 4 times. Full recomputation
   does the forward ones again.
 - ZeRO-3 gathers a layer's weights twice in bf16 and scatters its gradients once in fp32, as
-  ``trainers/native/engines/sharding.py`` says. The other stages scatter gradients in fp32 and
+  ``trainers/native/sharding.py`` says. The other stages scatter gradients in fp32 and
   gather weights in bf16 once a step; stage 0 all-reduces gradients, and stage 2 scatters them in
   the passes before, too.
 - Experts exchange tokens 4 times, and never beside computation.

@@ -11,7 +11,7 @@ from pathlib import Path
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.report.figures import write_figures_of
-from workflow_lib.report.page.page import write_page
+from workflow_lib.report.page import write_page
 from workflow_lib.safety import printable
 
 

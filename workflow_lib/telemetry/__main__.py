@@ -11,9 +11,9 @@ from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.telemetry.choice import open_source
+from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.files import SampleFile, leave_mark
 from workflow_lib.telemetry.limits import give_back_leftovers
-from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.sampler import Sampler
 from workflow_lib.telemetry.source import LostGpuError, TelemetryError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from workflow_lib import gpu_models
 from workflow_lib.records import Cell
-from workflow_lib.telemetry.amd.source import AmdSource
-from workflow_lib.telemetry.nvidia.source import NvidiaSource
+from workflow_lib.telemetry.devices.amd import AmdSource
+from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 from workflow_lib.telemetry.simulated import SimulatedSource
 from workflow_lib.telemetry.source import LostGpuError, Source, TelemetryError
 from workflow_lib.words import counted

@@ -34,9 +34,9 @@ from types import FrameType, ModuleType
 
 from workflow_lib import records
 from workflow_lib.records import NodeLimits, RunPaths
+from workflow_lib.telemetry.devices import nvidia_limits as nvidia
+from workflow_lib.telemetry.devices.nvml import started_nvml
 from workflow_lib.telemetry.files import leave_mark
-from workflow_lib.telemetry.nvidia import limits as nvidia
-from workflow_lib.telemetry.nvidia.nvml import started_nvml
 from workflow_lib.telemetry.source import TelemetryError
 
 #: a directory on each node that outlives jobs; journals are in a subdirectory of each user

@@ -32,8 +32,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from workflow_lib import records
+from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.files import SampleFile, Writing
-from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.source import READINGS, Source, Value
 
 #: Each GPU's counter is read at one change in the period of its column, or once in as many seconds

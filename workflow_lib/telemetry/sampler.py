@@ -15,8 +15,8 @@ import time
 from types import FrameType
 
 from workflow_lib import records
+from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.files import NodeLock
-from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.recorder import Recorder
 from workflow_lib.telemetry.schedule import (
     Block,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workflow_lib.records import Cell
-from workflow_lib.telemetry.node.kernel import CpuUtilisation
+from workflow_lib.telemetry.devices.kernel import CpuUtilisation
 from workflow_lib.telemetry.source import READINGS, TICK_READINGS, Value, declared_lacking
 
 #: the power limit if the platform states none; it is not that of a real GPU

@@ -47,7 +47,7 @@ def create(cell: Cell, mesh: Mesh) -> Engine:
     The default process group must exist already.
     """
     if cell.training.backend == "torch":
-        from workflow_lib.trainers.native.engines.torch import TorchEngine
+        from workflow_lib.trainers.native.torch_engine import TorchEngine
 
         return TorchEngine(cell, mesh)
     from workflow_lib.trainers.deepspeed.engine import DeepSpeedEngine

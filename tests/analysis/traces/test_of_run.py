@@ -11,7 +11,6 @@ import pytest
 
 from tests.analysis.synthetic_run import cell
 from workflow_lib.analysis.__main__ import main
-from workflow_lib.analysis.tables import read_table
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.records import (
     KERNELS,
@@ -22,6 +21,7 @@ from workflow_lib.records import (
     RunPaths,
     write_json,
 )
+from workflow_lib.table_files import read_table
 
 from .kineto import GEMM, collective, kernel, write
 

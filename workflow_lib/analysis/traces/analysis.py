@@ -11,13 +11,13 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib.analysis.tables import table
 from workflow_lib.analysis.traces import collectives
 from workflow_lib.analysis.traces.breakdown import class_rows, rank_times, step_work, with_groups
 from workflow_lib.analysis.traces.decoding import Notes
 from workflow_lib.analysis.traces.names import CLASSES, COMMUNICATION
 from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.records import KERNELS, TRACES, Degrees, group_members
+from workflow_lib.table_files import table
 
 _ALIGNED = ("waiting_s", "transfer_s")
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import polars as pl
 
 from workflow_lib import results
-from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
 from workflow_lib.analysis.traces.decoding import Notes, TraceFile
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
@@ -34,6 +33,7 @@ from workflow_lib.records import (
     read_record,
     write_checksums,
 )
+from workflow_lib.table_files import table, write_table
 
 _OWN = re.compile(r"rank(\d+)\.json(?:\.gz)?")
 _TORCHS = re.compile(r"(?P<worker>.+?)(?:\.(?P<ns>\d+))?\.pt\.trace\.json(?:\.gz)?")

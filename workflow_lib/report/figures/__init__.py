@@ -26,7 +26,7 @@ from workflow_lib.report.figures import (
     throttling,
 )
 from workflow_lib.report.figures.kind import FigureEntry, FigureKind
-from workflow_lib.report.tables import Tables, read_tables
+from workflow_lib.report.figures.tables import Tables, read_tables
 
 __all__ = [
     "KINDS",

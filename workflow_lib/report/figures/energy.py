@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 
 from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row, completed, fate, natural
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate, natural
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_model
 from workflow_lib.report.figures.marks import tell
-from workflow_lib.report.numbers import significant
-from workflow_lib.report.tables import Tables
-from workflow_lib.report.uncertainty import interval_in_words
+from workflow_lib.report.figures.numbers import significant
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.report.figures.uncertainty import interval_in_words
 from workflow_lib.words import counted
 
 #: the axes in which the cells of a figure may differ: how, and where, the same work is done

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from workflow_lib.report.cells import Row
+from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.report.figures.heat_map import ROWS, Panel, heat_map, means
 from workflow_lib.report.figures.kind import (
     Division,
@@ -18,7 +18,7 @@ from workflow_lib.report.figures.kind import (
     by_platform_and_model,
     reasons_of_gpus,
 )
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
 
 #: the columns of GPUS of both directions
 _LINKS = ("gpu_link_received_bytes", "gpu_link_sent_bytes")

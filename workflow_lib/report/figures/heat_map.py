@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.marks import tell
-from workflow_lib.report.numbers import significant
+from workflow_lib.report.figures.numbers import significant
 
 #: the most cells in one heat map, so that it fits on a page
 ROWS = 14

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import Outcome
-from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kernel_times import (
     LEGEND,
     Times,
@@ -22,8 +22,8 @@ from workflow_lib.report.figures.kernel_times import (
     stretches,
 )
 from workflow_lib.report.figures.marks import tell
-from workflow_lib.report.numbers import significant
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.numbers import significant
+from workflow_lib.report.figures.tables import Tables
 
 #: the most bars in one figure, so that it fits on a page
 MOST_BARS = 36

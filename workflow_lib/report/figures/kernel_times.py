@@ -12,8 +12,8 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from workflow_lib.report.figures import style
-from workflow_lib.report.numbers import significant
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.numbers import significant
+from workflow_lib.report.figures.tables import Tables
 
 
 @dataclass(frozen=True)

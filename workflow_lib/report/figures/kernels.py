@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import group_labels, labels
-from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.kernel_bars import (
     CAPTION,
     MOST_BARS,
@@ -26,7 +26,7 @@ from workflow_lib.report.figures.kind import (
     by_model,
     by_platform_and_model,
 )
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
 
 
 def _divide_by_model(tables: Tables) -> Iterator[Division[Row]]:

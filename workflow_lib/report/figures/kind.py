@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 from matplotlib.figure import Figure
 
 from workflow_lib.records import Measure, cell_axes, measures
-from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.cell_names import Row, completed, natural
+from workflow_lib.report.figures.tables import Tables
 
 Item = TypeVar("Item")
 

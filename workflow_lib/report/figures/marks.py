@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 
 from workflow_lib.records import MEASURES
-from workflow_lib.report.cells import Row
-from workflow_lib.report.numbers import shown
+from workflow_lib.report.figures.cell_names import Row
+from workflow_lib.report.figures.numbers import shown
 
 #: the smallest side of a mark in points, so that one can point at it
 _SMALLEST_PT = 3.0

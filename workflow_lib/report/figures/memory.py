@@ -9,8 +9,8 @@ from matplotlib.lines import Line2D
 
 from workflow_lib.records import MEASURES
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.kind import (
     MEDIANS,
     Division,
@@ -19,8 +19,8 @@ from workflow_lib.report.figures.kind import (
     has_measure,
 )
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.tables import Tables
-from workflow_lib.report.uncertainty import interval_in_words
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.report.figures.uncertainty import interval_in_words
 
 #: measure, its word in the legend, colour and marker; each includes the one before it
 _HELD = (

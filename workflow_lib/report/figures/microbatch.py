@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 
 from workflow_lib.records import Measure, cell_axes
 from workflow_lib.records.labels import group_labels
-from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (
     MEDIANS,
     Division,
@@ -24,8 +24,8 @@ from workflow_lib.report.figures.kind import (
     panels_with_values,
 )
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.tables import Tables
-from workflow_lib.report.uncertainty import interval_in_words, whiskers
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.report.figures.uncertainty import interval_in_words, whiskers
 
 _FREE = cell_axes.varied_by("microbatch")
 #: a colour, marker and line style for each layout; no more lines than one can tell apart

@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 
 from workflow_lib.records import Measure, cell_axes
 from workflow_lib.records.labels import group_labels
-from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (
     MEDIANS,
     Division,
@@ -22,8 +22,8 @@ from workflow_lib.report.figures.kind import (
     panels_with_values,
 )
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.tables import Tables
-from workflow_lib.report.uncertainty import interval_in_words, whiskers
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.report.figures.uncertainty import interval_in_words, whiskers
 
 _FREE = cell_axes.varied_by("optimisation")
 #: measures that would repeat what other panels show

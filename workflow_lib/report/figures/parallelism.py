@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from workflow_lib.records import MEASURES
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (
     MEDIANS,
     Division,
@@ -23,9 +23,9 @@ from workflow_lib.report.figures.kind import (
     by_platform_and_model,
 )
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.numbers import significant
-from workflow_lib.report.tables import Tables
-from workflow_lib.report.uncertainty import interval_in_words, systematic_error, whiskers
+from workflow_lib.report.figures.numbers import significant
+from workflow_lib.report.figures.tables import Tables
+from workflow_lib.report.figures.uncertainty import interval_in_words, systematic_error, whiskers
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from workflow_lib.records import Degrees, cell_axes, coordinates
 from workflow_lib.records.labels import group_labels
-from workflow_lib.report.cells import Row
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.report.figures.kernel_bars import why_no_kernels, why_no_times
 from workflow_lib.report.figures.kernel_times import (
     LEGEND,
@@ -26,7 +26,7 @@ from workflow_lib.report.figures.kernel_times import (
 )
 from workflow_lib.report.figures.kind import KERNELS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.figures.marks import tell
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
 
 _FREE = cell_axes.varied_by("pipeline-ranks")
 #: micro-batch sizes of that figure

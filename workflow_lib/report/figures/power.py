@@ -12,9 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.tables import Tables, by_cell
 from workflow_lib.report.figures.time_panels import (
     blank_time_panel,
     mark_steps,
@@ -23,7 +24,6 @@ from workflow_lib.report.figures.time_panels import (
     why_no_series,
     worth_a_panel,
 )
-from workflow_lib.report.tables import Tables, by_cell
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:

@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.tables import Tables
 from workflow_lib.report.figures.time_panels import (
     blank_time_panel,
     series_of_cells,
@@ -22,7 +23,6 @@ from workflow_lib.report.figures.time_panels import (
     why_no_series,
     worth_a_panel,
 )
-from workflow_lib.report.tables import Tables
 
 #: inches for the axis of time and the colour bars
 _BELOW_IN = 0.95

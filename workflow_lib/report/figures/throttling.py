@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from workflow_lib.records.labels import labels
-from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.figures.tables import Tables
 
 #: column of CELLS and RUNS, legend, colour, hatch
 _CAUSES = (

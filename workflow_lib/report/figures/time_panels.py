@@ -8,9 +8,9 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from workflow_lib.report.cells import Row, completed, fate
 from workflow_lib.report.figures import style
-from workflow_lib.report.tables import Tables, by_cell
+from workflow_lib.report.figures.cell_names import Row, completed, fate
+from workflow_lib.report.figures.tables import Tables, by_cell
 
 #: with more steps than this, only their beginnings are marked, by short lines at the bottom
 _MOST_LINES = 40

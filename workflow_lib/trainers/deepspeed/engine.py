@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workflow_lib.memory.states import BUCKET_PARAMETERS
 from workflow_lib.records import SUMS, Cell, Precisions, Training
+from workflow_lib.state_memory import BUCKET_PARAMETERS
 from workflow_lib.trainers.deepspeed.precisions import deepspeed_precisions
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.mesh import Mesh

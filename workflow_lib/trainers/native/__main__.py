@@ -147,7 +147,7 @@ def _run(
     from workflow_lib.trainers.native import device as devices
     from workflow_lib.trainers.native import mesh as meshes
     from workflow_lib.trainers.native.data import open_source
-    from workflow_lib.trainers.native.engines.generation import GenerationEngine
+    from workflow_lib.trainers.native.generation import GenerationEngine
     from workflow_lib.trainers.native.loop import Run, generate, train
 
     imported = time.time()

@@ -29,7 +29,7 @@ from workflow_lib.trainers.native.mesh import Mesh
 from workflow_lib.trainers.native.precisions import checked
 
 if TYPE_CHECKING:
-    from workflow_lib.trainers.native.engines.generation import GenerationEngine
+    from workflow_lib.trainers.native.generation import GenerationEngine
 
 
 class StepWriter:

@@ -1,0 +1,235 @@
+"""Expands a sweep's matrix to cells, and finds out whether each cell can run.
+
+``matrix`` multiplies out the axes, ``resolution`` turns a point into degrees and training options,
+and ``definition`` makes the cell of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from workflow_lib import pipelines, results
+from workflow_lib.cell_definition import cell_of, hardware_of
+from workflow_lib.cell_matrix import LIMITS, is_excluded, points, refuse_too_many
+from workflow_lib.cell_resolution import (
+    degrees_of,
+    for_each_gpu,
+    gpus_of,
+    plainest,
+    training_of,
+    undivided,
+)
+from workflow_lib.config import Prediction, SweepSpec, values
+from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
+from workflow_lib.records import Cell
+from workflow_lib.study import ConfigError, Files, Study, check_references, lookup
+
+__all__ = ["PlannedCell", "Sweep", "Views", "expand_study", "hardware_of", "merge", "view_of"]
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell with its estimate, or with the reason why it cannot run."""
+
+    cell: Cell
+    repeats: int
+    estimate: Estimate | None
+    #: null if it can run
+    reason: str | None
+    #: steps of the profiled run; 0 without one
+    profiled_steps: int = 0
+    #: what it should gain against another cell of its sweep
+    prediction: Prediction | None = None
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """The numbers of the cell's runs."""
+        return results.run_numbers(self.repeats, self.profiled_steps)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the cell can run."""
+        return self.reason is None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep on one platform. It has one directory under results/sweeps.
+
+    A sweep over several platforms becomes one of these for each, named ``<sweep>-<platform>``.
+    """
+
+    name: str
+    #: the name of the sweep's file
+    spec: str
+    description: str
+    platform: str
+    cells: tuple[PlannedCell, ...]
+    #: numbers of the entries of ``exclude`` that fit no cell on any of the file's platforms
+    idle_exclusions: tuple[int, ...] = ()
+
+    @property
+    def can_run(self) -> bool:
+        """Whether any cell of it can run."""
+        return any(planned.feasible for planned in self.cells)
+
+
+class Views(Files[Sweep]):
+    """Name → sweep, for those without a mistake; ``bad`` has the others, a file that cannot be read
+    by its own name.
+    """
+
+    #: every mistake in the study's files, in words
+    mistakes: tuple[str, ...] = ()
+
+    def __missing__(self, name: str) -> Sweep:
+        files = (each for each in self.bad if name == each or name.startswith(f"{each}-"))
+        return super().__missing__(max(files, key=len, default=name))
+
+
+def view_of(name: str, spec: SweepSpec, platform: str) -> str:
+    """What a sweep, by its file's name, is called on one of its platforms."""
+    is_one = len(spec.platforms) == 1 and not spec.is_for_all
+    return name if is_one else f"{name}-{platform}"
+
+
+def expand_study(study: Study) -> Views:
+    """Every sweep of the study on each of its platforms. A mistake, which names the file, is raised
+    where that sweep is looked up.
+    """
+    sweeps, mistakes = Views(), study.mistakes
+    sweeps.bad |= study.sweeps.bad
+    for name, spec in study.sweeps.items():
+        used: set[int] = set()
+        of_file: dict[str, tuple[str, tuple[PlannedCell, ...]]] = {}
+        for platform in study.platforms_of(spec):
+            view = view_of(name, spec, platform)
+            try:
+                check_references(spec, study)
+                of_file[view] = (platform, tuple(_expand(study, spec, platform, used)))
+            except ConfigError as error:
+                path = study.directory / "sweeps" / f"{name}.yaml"
+                is_other_file = error in mistakes
+                sweeps.bad[view] = error if is_other_file else ConfigError(f"{path}: {error}")
+        whole = len(of_file) == len(study.platforms_of(spec))
+        idle = tuple(n for n in range(len(spec.exclude)) if whole and n not in used)
+        for view, (platform, planned) in of_file.items():
+            sweeps[view] = Sweep(view, name, spec.description, platform, planned, idle)
+    # Told once, however many sweeps need the file.
+    sweeps.mistakes = tuple(dict.fromkeys(map(str, (*mistakes, *sweeps.bad.values()))))
+    return sweeps
+
+
+def _expand(
+    study: Study, spec: SweepSpec, platform_name: str, used: set[int]
+) -> Iterator[PlannedCell]:
+    """Yield the cells. The numbers of the exclusions that fit one are added to ``used``."""
+    seen = set()
+    predictions: list[Prediction] = []
+    refuse_too_many(spec, platform_name)
+    for entry in spec.matrix:
+        if entry.platforms is not None and platform_name not in values(entry.platforms):
+            continue
+        ordered = (
+            point | {"gpu_order": order}
+            for point in points(spec, entry)
+            for order in _orders(study, platform_name, point)
+        )
+        for point in ordered:
+            planned = _plan(study, spec, platform_name, point)
+            if entry.predicted is not None:
+                planned = dataclasses.replace(planned, prediction=entry.predicted)
+                predictions.append(entry.predicted)
+            fit = {i for i, each in enumerate(spec.exclude) if is_excluded(planned.cell, each)}
+            used |= fit
+            if fit:
+                continue
+            if planned.cell.id not in seen:
+                seen.add(planned.cell.id)
+                yield planned
+    _refuse_unfit(predictions, spec, platform_name, seen)
+
+
+def _refuse_unfit(
+    predictions: Sequence[Prediction], spec: SweepSpec, platform_name: str, cells: Set[str]
+) -> None:
+    """Raises ConfigError if a prediction is of several cells, or against one that is not there."""
+    for prediction in predictions:
+        if predictions.count(prediction) > 1:
+            raise ConfigError(
+                "an entry with a prediction makes several cells "
+                f"on {platform_name}, expected one: give each of its axes one value"
+            )
+        if prediction.against not in cells:
+            raise ConfigError(
+                f"a prediction is against {prediction.against}, "
+                f"which is no cell of it on {platform_name}; those are: {', '.join(sorted(cells))}"
+            )
+
+
+def _orders(
+    study: Study, platform_name: str, point: Mapping[str, Any]
+) -> Iterator[tuple[int, ...]]:
+    """The orders of a node's GPUs for a point: the given order; or, if it is "rotated", one order
+    for each stage of a node. From one order to the next, each stage moves on to the GPUs of the
+    next stage.
+    """
+    if point["gpu_order"] != "rotated":
+        yield point["gpu_order"]
+        return
+    platform = lookup("platform", platform_name, study.platforms)
+    gpus = gpus_of(point, platform)
+    degrees = degrees_of(
+        {**point, "gpu_order": ()}, gpus, study.models[point["model"]].record("any")
+    )
+    nodes = -(-gpus // platform.gpus_per_node)
+    ranks = gpus // nodes
+    stages = max(degrees.pp // nodes, 1)
+    for turn in range(stages if ranks % stages == 0 else 1):
+        yield tuple((rank + turn * (ranks // stages)) % ranks for rank in range(ranks))
+
+
+def _plan(
+    study: Study, spec: SweepSpec, platform_name: str, point: Mapping[str, Any]
+) -> PlannedCell:
+    platform = lookup("platform", platform_name, study.platforms)
+    gpus = gpus_of(point, platform)
+    model = study.models[point["model"]].record(point["model"])
+    degrees = degrees_of(point, gpus, model)
+    protocol = spec.protocol_of(point["cool_down"])
+    training = training_of(point, degrees, model, protocol)
+    limits = {name: for_each_gpu(point[name], gpus, platform) for name in LIMITS}
+    training = dataclasses.replace(training, **limits)
+    if point["stage_layers"] == "auto":
+        divided = pipelines.layers_by_work(model, degrees, training)
+        degrees = plainest(dataclasses.replace(degrees, stage_layers=divided), model)
+    workload = (model, point["data"], degrees, training)
+    cell = cell_of(study, protocol, platform_name, *workload, gpus)
+    reason = undivided(point, gpus) or infeasibility(cell, platform, gpus)
+    if reason is None:
+        cost = estimate(cell, platform)
+        reason = does_not_fit(cell, platform, cost)
+        return PlannedCell(cell, spec.repeats, cost, reason, spec.protocol.profiled_steps)
+    return PlannedCell(cell, spec.repeats, None, reason, spec.protocol.profiled_steps)
+
+
+def merge(sweeps: Iterable[Sweep]) -> dict[str, tuple[PlannedCell, tuple[str, ...]]]:
+    """Id → cell and the names of the sweeps that ask for it, for every cell of the sweeps.
+
+    If sweeps ask for different numbers of repeats or of profiled steps, the cell gets the largest.
+    """
+    merged: dict[str, tuple[PlannedCell, tuple[str, ...]]] = {}
+    for sweep in sweeps:
+        for planned in sweep.cells:
+            known, names = merged.get(planned.cell.id, (planned, ()))
+            best = dataclasses.replace(
+                known,
+                repeats=max(known.repeats, planned.repeats),
+                profiled_steps=max(known.profiled_steps, planned.profiled_steps),
+                prediction=known.prediction or planned.prediction,
+            )
+            merged[planned.cell.id] = (best, (*names, sweep.name))
+    return merged

@@ -1,1 +1,0 @@
-"""Judges how a run ended, from the files that it left."""

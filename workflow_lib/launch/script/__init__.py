@@ -1,1 +1,0 @@
-"""Renders a run's job script, and tells whether it was edited."""

@@ -1,0 +1,151 @@
+"""What may have changed a cell's measurements: errors of energy, power caps, memory pressure, and
+other load on its nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from workflow_lib.records import MEASURES
+from workflow_lib.report.figures.cell_names import Row, completed
+from workflow_lib.report.figures.numbers import significant
+from workflow_lib.words import counted
+
+#: a smaller difference between the integral of power and the energy counter is not a finding
+_FINDING = 0.002
+
+
+def energy_errors(
+    cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
+) -> tuple[str, ...]:
+    """A sentence for each cell with runs whose energy may be off by more than 0.2 %: by how much,
+    and in how many runs."""
+    found = []
+    for cell, label in zip(cells, labels, strict=True):
+        ended = [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
+        shares = [run["energy_error_share"] for run in ended]
+        off = [share for share in shares if share is not None and share > _FINDING]
+        if off:
+            many = "" if len(ended) == 1 else f" in {len(off)} of {len(ended)} runs"
+            found.append(
+                f"{label} ({cell['model']} on {cell['platform']}): up to "
+                f"±{significant(100 * max(off), 2)} %{many}"
+            )
+    return tuple(found)
+
+
+#: at the cap for at least this share of the time, at no more than this share of the limit
+_MOSTLY_CAPPED, _BELOW_LIMIT = 0.9, 0.95
+
+
+def capped_below_limit(
+    cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
+) -> tuple[str, ...]:
+    """A sentence for each such cell: its power, how often and for how long power reaches the limit,
+    and how far the clock is held down; or why that is not known."""
+    return tuple(
+        f"{label} ({cell['model']} on {cell['platform']}): {'; '.join(_parts(cell, runs))}"
+        for cell, label in zip(cells, labels, strict=True)
+        if completed(cell) and _is_explained(cell)
+    )
+
+
+def _is_explained(cell: Row) -> bool:
+    capped, drawn = cell["throttle_power_share"], cell["power_of_limit_share"]
+    if capped is None or drawn is None:
+        return False
+    return bool(capped >= _MOSTLY_CAPPED and drawn <= _BELOW_LIMIT)
+
+
+def _parts(cell: Row, runs: Sequence[Row]) -> Iterator[str]:
+    yield f"at the cap for {_in_words(cell, 'throttle_power_share')}"
+    yield f"draws {_in_words(cell, 'power_of_limit_share')}"
+    if cell["at_power_limit_share"] is None:
+        yield f"whether it is capped in bursts is not known: {_why(cell, runs)}"
+    elif cell["at_power_limit_burst_s"] is None:
+        yield (
+            "no sample of power is within 5 % of the limit, so bursts are shorter than samples can "
+            "show"
+        )
+    else:
+        burst = significant(1000 * cell["at_power_limit_burst_s"], 2)
+        share = _in_words(cell, "at_power_limit_share")
+        yield f"power is within 5 % of the limit for {share}, {burst} ms at a time"
+    if cell["capped_clock_share"] is not None:
+        yield f"the SM clock is at {_in_words(cell, 'capped_clock_share')} while capped"
+
+
+def _in_words(cell: Row, name: str) -> str:
+    measure = MEASURES[name]
+    return f"{significant(cell[name] * measure.factor, 3, decimals=1)} {measure.people_unit}"
+
+
+def _why(cell: Row, runs: Sequence[Row]) -> str:
+    for run in runs:
+        if run["cell"] == cell["cell"] and run["at_power_limit_share"] is None:
+            reasons: dict[str, str] = json.loads(run["missing_reasons"] or "{}")
+            if reason := reasons.get("at_power_limit_share"):
+                return reason
+    return "no reason was recorded"
+
+
+#: torch's allocator without any setting
+_PLAIN = "native"
+
+
+def short_memory(
+    cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
+) -> tuple[str, ...]:
+    """A sentence for each cell with runs in whose measured steps torch's allocators gave blocks
+    back to the driver, or found no memory and tried again."""
+    found = []
+    for cell, label in zip(cells, labels, strict=True):
+        ended = [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
+        short = [run for run in ended if run["memory_pressure"]]
+        if short:
+            retries, frees = (
+                max(run[name] or 0 for run in short)
+                for name in ("allocator_retries", "allocator_frees")
+            )
+            found.append(
+                f"{label} ({cell['model']} on {cell['platform']}): up to "
+                f"{counted(retries, 'allocation')} tried again and {counted(frees, 'block')} given "
+                f"back in {len(short)} of {counted(len(ended), 'run')}"
+            )
+    return tuple(found)
+
+
+def allocators_set(cells: Sequence[Row], labels: Sequence[str]) -> tuple[str, ...]:
+    """A sentence for each cell whose allocator had settings, or was another than torch's usual."""
+    return tuple(
+        f"{label} ({cell['model']} on {cell['platform']}): {cell['allocator']}"
+        for cell, label in zip(cells, labels, strict=True)
+        if cell["allocator"] not in (None, _PLAIN)
+    )
+
+
+def unused_gpus(rows: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """A line for each run and node with GPUs that no rank used, and their power. ``rows`` are those
+    of UNUSED_GPUS, ``labels`` maps cells to labels."""
+    found: dict[tuple[str, int, str], list[str]] = {}
+    for row in rows:
+        power = row["power_mean_w"]
+        told = "power unknown" if power is None else f"{significant(power)} W"
+        if not row["watched"]:
+            told += "; not part of the job, read once before training"
+        key = row["cell"], row["run"], row["node"]
+        found.setdefault(key, []).append(f"GPU {row['gpu']} ({told})")
+    return tuple(
+        f"{labels[cell]}, run {run}, {node}: {', '.join(gpus)}"
+        for (cell, run, node), gpus in found.items()
+    )
+
+
+def shared_nodes(runs: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """A line for each run on whose nodes other jobs were seen, with their largest number."""
+    return tuple(
+        f"{labels[run['cell']]}, run {run['run']}: "
+        f"up to {counted(round(run['other_jobs_peak']), 'other job')} on a node"
+        for run in runs
+        if completed(run) and run["other_jobs_peak"]
+    )

@@ -1,1 +1,0 @@
-"""The data of the pages of single cells, which the report embeds and its script shows."""

@@ -1,0 +1,219 @@
+"""The data that the report holds for the pages of single cells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.records import IDENTITY, MEASURES, Outcome, RunPaths, read_outcome
+from workflow_lib.records.cell_axes import AXES
+from workflow_lib.report.cell_files import (
+    Clean,
+    cleaning,
+    configuration,
+    environment,
+    failure,
+    logs,
+    precisions,
+    script,
+    sections,
+)
+from workflow_lib.report.cell_series import PANELS, series_of, steps_of
+from workflow_lib.report.cell_values import (
+    Reasons,
+    estimates,
+    figures_of_cell,
+    figures_of_run,
+    profiled_shares,
+)
+from workflow_lib.report.figures.cell_names import Row, completed, in_order, runs_by_cell
+from workflow_lib.report.figures.style import marks
+from workflow_lib.report.figures.tables import Tables, by_cell
+from workflow_lib.report.figures.uncertainty import interval_in_words
+from workflow_lib.results import PROFILED_RUN, run_directory
+from workflow_lib.words import counted
+
+_NOT_RUN = "not_run"
+#: headings at the head of a page: by an axis's role, else by the part of the cell that it belongs
+#: to
+_HEADINGS = {
+    "model": "Model",
+    "data": "Data",
+    "training": "Training",
+    "layout": "Layout",
+    "option": "Options",
+    "protocol": "Protocol",
+    "place": "Place",
+}
+
+
+def cell_pages(
+    tables: Tables, plan: Sequence[Row], labels: Mapping[str, str], results: Path
+) -> dict[str, Any]:
+    """The data of the pages of all cells, for every row of CELLS, in the order of the report.
+
+    It consists of lists of one length, with an entry for each cell, so that similar data lies
+    together and compresses well. Only the page's script, ``cell_page.js.j2``, reads it. ``plan``
+    holds rows of PLAN, ``labels`` maps cells to labels, and ``results`` holds the runs. Raises
+    RecordError if a record of a run is damaged.
+    """
+    clean = cleaning(os.environ)
+    cells = in_order(tables.cells)
+    planned = {row["cell"]: row for row in plan}
+    runs = runs_by_cell(tables.runs)
+    nodes = _nodes(tables.gpus)
+    series, steps = series_of(tables.series), by_cell(tables.steps)
+    reasons = Reasons(clean)
+    pages: dict[str, Any] = {
+        "measures": [
+            (measure.heading, measure.people_unit, bool(measure.places))
+            for measure in MEASURES.values()
+        ],
+        "panels": [
+            {
+                "title": panel.title,
+                "unit": panel.unit,
+                "scale": panel.scale,
+                "legend": [curve.legend for curve in panel.curves],
+            }
+            for panel in PANELS
+        ],
+        "cells": [],
+        "figures": [],
+        "runs": [],
+        "series": [],
+        "steps": [],
+        "configurations": [],
+        "scripts": [],
+        "environments": [],
+        "logs": [],
+        "failures": [],
+    }
+    for cell in cells:
+        name = cell["cell"]
+        of_cell = runs.get(name, [])
+        pages["cells"].append(_head(cell, planned.get(name), labels[name], clean))
+        pages["figures"].append(
+            figures_of_cell(cell, of_cell, reasons) if completed(cell) else None
+        )
+        pages["runs"].append([_run(run, nodes, results, reasons, clean) for run in of_cell])
+        over_time = series.get(name)
+        pages["series"].append(over_time)
+        shown_run = _first(of_cell, completed=True)
+        watched = over_time["run"] if over_time else shown_run or _first(of_cell, completed=False)
+        times = None if watched is None else steps_of(steps.get(name), watched)
+        pages["steps"].append(times and {"run": watched, **times})
+        failed = _first_failed(cell, of_cell)
+        _add_files(pages, cell, shown_run or failed or 1, failed, results, clean)
+    pages["reasons"] = reasons.texts()
+    return pages
+
+
+def _nodes(gpus: Sequence[Row]) -> dict[tuple[str, int], list[str]]:
+    """(cell, run) → the nodes whose GPUs were read."""
+    found: dict[tuple[str, int], dict[str, None]] = {}
+    for gpu in gpus:
+        found.setdefault((gpu["cell"], gpu["run"]), {})[gpu["node"]] = None
+    return {key: sorted(names) for key, names in found.items()}
+
+
+def _first(runs: Sequence[Row], *, completed: bool) -> int | None:
+    """The number of the first run that completed, or of the first that ended otherwise."""
+    for run in runs:
+        if run["outcome"] != _NOT_RUN and (run["outcome"] == Outcome.COMPLETED.value) == completed:
+            return int(run["run"])
+    return None
+
+
+def _first_failed(cell: Row, runs: Sequence[Row]) -> int | None:
+    """The number of the first run that did not complete; the profiled run counts last."""
+    failed = _first(runs, completed=False)
+    fine = (None, _NOT_RUN, Outcome.COMPLETED.value)
+    if failed is None and cell["profiled_outcome"] not in fine:
+        return PROFILED_RUN
+    return failed
+
+
+def _head(cell: Row, planned: Row | None, label: str, clean: Clean) -> dict[str, Any]:
+    profiled = cell["profiled_outcome"]
+    return {
+        "id": cell["cell"],
+        "label": clean(label),
+        "facts": [(heading, clean(told)) for heading, told in _facts(cell)],
+        "model": clean(cell["model"]),
+        "mark": marks([cell]),
+        "outcome": cell["outcome"],
+        "cause": clean(cell["cause"] or ""),
+        "completed": cell["completed"],
+        "repeats": cell["repeats"],
+        "interval": interval_in_words([cell]) if cell["interval"] else "",
+        "planned": planned and estimates(planned),
+        "profiled": profiled
+        and (profiled, clean(cell["profiled_cause"] or ""), profiled_shares(cell)),
+    }
+
+
+def _facts(cell: Row) -> list[tuple[str, str]]:
+    """The cell's axes in words, as (heading, text), a line for each role or part."""
+    lines: dict[str, list[str]] = {}
+    for axis in AXES.values():
+        heading = _HEADINGS.get(axis.role) or _HEADINGS[axis.part]
+        # Axes that are off or not set are not mentioned.
+        if cell[axis.name] not in (None, False, 0) and (told := axis.in_words(cell)):
+            lines.setdefault(heading, []).append(told)
+    lines[_HEADINGS["layout"]].append(counted(cell["gpus"], "GPU"))
+    if cell["emulated"]:
+        lines[_HEADINGS["place"]].append(f"emulated: {cell['emulated']}")
+    if cell["gpu_name"]:
+        lines[_HEADINGS["place"]].append(cell["gpu_name"])
+    return [
+        (heading, ", ".join(lines[heading])) for heading in _HEADINGS.values() if heading in lines
+    ]
+
+
+def _run(
+    run: Row,
+    nodes: Mapping[tuple[str, int], list[str]],
+    results: Path,
+    reasons: Reasons,
+    clean: Clean,
+) -> list[Any]:
+    """A run's number, outcome, cause, nodes, failed nodes, job and values of MEASURES."""
+    ended = None
+    if run["outcome"] != _NOT_RUN:
+        ended = read_outcome(RunPaths(run_directory(results, run["cell"], run["run"])))
+    where = nodes.get((run["cell"], run["run"])) or (sorted(ended.nodes) if ended else [])
+    return [
+        run["run"],
+        run["outcome"],
+        clean(run["cause"] or ""),
+        clean(", ".join(where)),
+        clean(", ".join(sorted(ended.failed_nodes))) if ended else "",
+        clean(ended.job_id or "") if ended else "",
+        figures_of_run(run, reasons),
+    ]
+
+
+def _add_files(
+    pages: dict[str, Any], cell: Row, told: int, failed: int | None, results: Path, clean: Clean
+) -> None:
+    """Add the contents of the files of run ``told``; the logs are those of run ``failed`` if there
+    is one."""
+    paths = RunPaths(run_directory(results, cell["cell"], told))
+    resolved = configuration(paths, clean)
+    known = {column.name: cell[column.name] for column in IDENTITY}
+    pages["configurations"].append(
+        {"run": told, "sections": resolved + precisions(paths, clean)}
+        if resolved is not None
+        else {"run": None, "sections": sections(known, "cell", clean)}
+    )
+    pages["scripts"].append({"run": told, **script(paths, clean)})
+    recorded = environment(paths, clean)
+    pages["environments"].append({"run": told, "sections": recorded})
+    logged = told if failed is None else failed
+    of_logs = RunPaths(run_directory(results, cell["cell"], logged))
+    ran = cell["outcome"] not in (Outcome.INFEASIBLE.value, _NOT_RUN) or failed is not None
+    pages["logs"].append({"run": logged, "files": logs(of_logs, clean)} if ran else None)
+    pages["failures"].append(None if failed is None else {"run": failed, **failure(of_logs, clean)})

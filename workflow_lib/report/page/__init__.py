@@ -1,1 +1,0 @@
-"""The report of a sweep: one page that holds everything."""

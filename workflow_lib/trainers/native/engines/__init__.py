@@ -1,1 +1,0 @@
-"""torch steps the model: FSDP2 over replicas, torch.distributed.pipelining over stages."""
