@@ -17,7 +17,7 @@ from pathlib import Path
 from workflow_lib import import_graph, records
 from workflow_lib.launch.job_script import Code, close
 
-_PACKAGE = Path(__file__).parents[2]
+_PACKAGE = Path(__file__).parents[1]
 #: The modules that scripts run. A job's code is these and what they import, no figures.
 RUN_BY_JOBS = (
     *("launch.job.node", "launch.job.rank", "node_check"),
