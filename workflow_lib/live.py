@@ -8,6 +8,7 @@ outcome changes. A reading that is older than ``FRESH_S`` is left out.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,14 +141,10 @@ class Watcher:
             planned = self._planned()
         except (RecordError, OSError) as error:
             planned = set()
-            problems.append(str(error))
-        runs = []
-        for cell, run in sorted(planned | status.runs_on_disk(self._root)):
-            try:
-                runs.append(self._run(cell, run, (cell, run) in planned, now_unix_s))
-            except (RecordError, OSError) as error:
-                problems.append(str(error))
-        return Snapshot(now_unix_s, tuple(runs), tuple(problems))
+            problems.append(records.said(error))
+        read = functools.partial(self._run, now_unix_s)
+        runs, unreadable = status.read_runs(self._root, planned, read)
+        return Snapshot(now_unix_s, tuple(runs), (*problems, *unreadable))
 
     def _planned(self) -> set[tuple[str, int]]:
         plans = status.plans_of(self._root)
@@ -156,13 +153,15 @@ class Watcher:
             self._plans = (marks, status.planned_runs(plans))
         return self._plans[1]
 
-    def _run(self, cell: str, run: int, planned: bool, now_unix_s: float) -> RunNow:
-        paths = RunPaths(results.run_directory(self._root, cell, run))
+    def _run(
+        self, now_unix_s: float, cell: str, run: int, directory: Path, planned: bool
+    ) -> RunNow:
+        paths = RunPaths(directory)
         mark = (planned, _mark(paths.outcome), _mark(paths.failure))
         known_mark, known = self._ended.get((cell, run), (None, None))
         if known is not None and mark == known_mark:
             return RunNow(known)
-        found = status.status(cell, run, paths.directory, planned)
+        found = status.status(cell, run, directory, planned)
         if found.state in ("finished", "failed", "again"):
             self._ended[cell, run] = (mark, found)
         if found.state not in _UNDER_WAY:

@@ -14,9 +14,10 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tabulate import tabulate
 
@@ -33,6 +34,8 @@ from workflow_lib.words import counted
 STATES = ("planned", "queued", "running", "ended", "failed", "again", "finished")
 #: a cause is cut to this many letters in the table; --json has it whole
 _CAUSE_WIDTH = 90
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,20 +72,31 @@ def find(root: Path) -> tuple[list[RunStatus], list[str]]:
     """Every run of the results directory ``root``: planned ones, and those on disk; and what cannot
     be read of plans and of runs that are therefore left out.
     """
-    found, problems = [], []
     planned: set[tuple[str, int]] = set()
+    problems = []
     for plan in plans_of(root):
         try:
             planned |= planned_runs([plan])
         except (records.RecordError, OSError) as error:
             problems.append(records.said(error))
+    runs, unreadable = read_runs(root, planned, status)
+    return runs, problems + unreadable
+
+
+def read_runs(
+    root: Path, planned: Set[tuple[str, int]], read: Callable[[str, int, Path, bool], T]
+) -> tuple[list[T], list[str]]:
+    """What ``read`` makes of every run, planned or on disk, by its cell, number, directory and
+    whether it is planned; and why the runs that are left out cannot be read.
+    """
+    runs, problems = [], []
     for cell, run in sorted(planned | runs_on_disk(root)):
         try:
             directory = results.run_directory(root, cell, run)
-            found.append(status(cell, run, directory, (cell, run) in planned))
+            runs.append(read(cell, run, directory, (cell, run) in planned))
         except (records.RecordError, OSError) as error:
             problems.append(records.said(error))
-    return found, problems
+    return runs, problems
 
 
 def plans_of(root: Path) -> list[Path]:
