@@ -101,7 +101,7 @@ def states_bytes(
         return bytes_each * (dense / shards[0] + experts / shards[1])
 
     if training.backend == "torch":
-        # fp32 weights, cut like their gradients and both moments; see engines/torch/sharding.py.
+        # fp32 weights, cut like their gradients and both moments; see trainers/native/sharding.py.
         if training.workload == "lora":
             frozen = cut(element, stage > 0, held.dense, held.experts)
         weights = cut(4, stage > 0, dense, experts) + frozen
