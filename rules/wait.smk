@@ -8,10 +8,9 @@ import time
 from snakemake.logging import logger
 from snakemake.resources import Resource
 
-from workflow_lib.launch import interruption, open_files
+from workflow_lib.launch import interruption, open_files, snapshot
 from workflow_lib.launch.rendering import render_run
 from workflow_lib.launch.run_to_end import run_logged
-from workflow_lib.launch import snapshot
 from workflow_lib.records import RunPaths
 
 open_files.raise_limit()
