@@ -18,6 +18,7 @@ import pytest
 
 from docs import digests, evidence
 from research.pages import engine, findings, hosts, jitter, projecting, provenance, sweeps, verdicts
+from workflow_lib import audit
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
@@ -226,6 +227,15 @@ def test_throughput_and_energy_are_what_raw_files_say(rebuilt: Path, sweep: str)
         assert run["energy_integral_j"] == pytest.approx(integral, rel=0.002)
         # By the counter, whichever of its readings are taken.
         assert run["energy_j"] == pytest.approx(energy, abs=late)
+
+
+def test_the_auditor_agrees_with_every_completed_run(
+    rebuilt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit.main([str(rebuilt / sweep) for sweep in ARCHIVES]) == 0
+    audited, differ = re.findall(r"\d+", capsys.readouterr().out.splitlines()[-1])[:2]
+    assert int(audited) > 190
+    assert differ == "0"
 
 
 def test_the_docs_say_how_far_counter_and_integral_are_apart(rebuilt: Path) -> None:

@@ -1,0 +1,598 @@
+"""``triptych audit PATH…``: energy, steps and validity of runs, again from their raw files.
+
+It is a second opinion. It was written from docs/reference/contract.md and
+docs/explanation/measurement.md, uses none of the code that reduces runs, and needs only the
+standard library of Python 3.9, so a reader can check an archive with this file alone. PATH is a
+run's directory, a directory that holds runs, or an archive.
+
+Of each run it reads the window of the measured steps, the tokens in it, each GPU's energy, and
+whether telemetry covers all of it. What ``summary.json`` and ``outcome.json`` say otherwise is
+printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import hashlib
+import io
+import json
+import math
+import statistics
+import sys
+import zipfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+Series = list[tuple[float, float]]
+Rows = list[dict[str, str]]
+#: step → times of all ranks in s
+Times = dict[int, list[float]]
+#: an energy counter: when each value was renewed in s, by how much that may be off, and J
+Counter = list[tuple[float, float, float]]
+
+#: two values of one measure that are this close, as a share, are the same
+SAME_SHARE = 1e-6
+#: seconds without a reading of power within the window, or so many periods if that is longer
+LONGEST_GAP_S, LONGEST_GAP_PERIODS = 1.0, 5
+#: the counter and the integral of power may differ by this share, and by what a reading lags, over
+#: this many seconds or more
+COUNTER_SHARE, COUNTER_LAG_S, COUNTER_FROM_S = 0.05, 0.6, 10.0
+#: the counter's readings nearest to the window's edges may be this far off them, as a share of the
+#: window, and their times uncertain by this share of what is between them
+OFF_SHARE, TIME_SHARE = 0.6, 0.006
+#: a driver that renews its counter without telling when: every 0.1 s
+RENEWAL_S = 0.1
+#: power is taken as constant this long before its first and after its last reading
+HELD_S = 1.0
+#: a clock that gains more than this share was set in between
+FASTEST_DRIFT = 500e-6
+#: a node's clock may be off rank 0's by this share of a step
+CLOCK_SHARE = 0.01
+#: the directory of a run that is profiled, and has no measures
+PROFILED = "run0"
+#: what no GPU draws: this many times its highest limit, or so much where none is told
+IMPOSSIBLE_LIMITS, IMPOSSIBLE_W = 2.0, 10_000.0
+
+
+class DamagedError(Exception):
+    """A file is not what the contract says. The message names the file."""
+
+
+class Files:
+    """The files of one run: a directory's, or those below a prefix of an archive."""
+
+    def __init__(self, name: str, read: Callable[[str], bytes | None]) -> None:
+        """``read`` gives the bytes of a file by its name in the run, None if it is not there."""
+        self.name = name
+        self._read = read
+
+    def record(self, name: str) -> dict[str, Any] | None:
+        """A JSON object; None if there is no such file. Raises DamagedError."""
+        if (content := self._read(name)) is None:
+            return None
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise DamagedError(f"{name}: {error}") from None
+        if not isinstance(value, dict):
+            raise DamagedError(f"{name}: not an object")
+        return value
+
+    def rows(self, name: str) -> Rows | None:
+        """The rows of a CSV file without a torn last line; None if there is no such file."""
+        if (content := self._read(name)) is None:
+            return None
+        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            lines = list(csv.reader(io.StringIO(whole.decode("ascii"), newline="")))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DamagedError(f"{name}: {error}") from None
+        header = lines[0] if lines else []
+        for number, line in enumerate(lines[1:], start=2):
+            if len(line) != len(header):
+                raise DamagedError(f"{name}, line {number}: {len(line)} fields of {len(header)}")
+        return [dict(zip(header, line)) for line in lines[1:]]
+
+
+def runs_below(path: Path) -> Iterator[Files]:
+    """The runs of a directory or an archive, in the order of their names.
+
+    Raises OSError, and DamagedError for a file that is no ZIP.
+    """
+    if path.is_dir():
+        for cell in sorted(path.rglob("cell.json")):
+            yield Files(str(cell.parent), functools.partial(_read_file, cell.parent))
+        return
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise DamagedError(f"{path}: {error}") from None
+    with archive:
+        names = [name for name in archive.namelist() if name.endswith("/cell.json")]
+        root = min(names, default="").partition("/")[0]
+        sums = (_read_member(archive, {}, f"{root}/", "manifest-sha256.txt") or b"").decode()
+        stated = {name: of for of, _, name in (line.partition("  ") for line in sums.splitlines())}
+        for name in sorted(names):
+            prefix = name[: -len("cell.json")]
+            yield Files(prefix[:-1], functools.partial(_read_member, archive, stated, prefix))
+
+
+def _read_file(directory: Path, name: str) -> bytes | None:
+    try:
+        return (directory / name).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _read_member(
+    archive: zipfile.ZipFile, stated: Mapping[str, str], prefix: str, name: str
+) -> bytes | None:
+    """A file of an archive, with the SHA-256 that its manifest states."""
+    try:
+        content = archive.read(prefix + name)
+    except KeyError:
+        return None
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, zlib.error) as error:
+        raise DamagedError(f"{name}: {error}") from None
+    place = f"{prefix}{name}".partition("/")[2]
+    if stated and stated.get(place) != hashlib.sha256(content).hexdigest():
+        raise DamagedError(f"{name} is not what the archive's manifest states")
+    return content
+
+
+def number(row: Mapping[str, str], column: str, where: str) -> float | None:
+    """A field as a finite number; None if it is empty or the file has no such column."""
+    text = row.get(column, "")
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise DamagedError(f"{where}: {column} is {text[:40]!r}")
+    return value
+
+
+def needed(row: Mapping[str, str], column: str, where: str) -> float:
+    """As :func:`number`, of a field that no row may lack."""
+    if (value := number(row, column, where)) is None:
+        raise DamagedError(f"{where}: {column} is missing")
+    return value
+
+
+class Curve:
+    """Power over time, as straight lines between readings; its integral by the trapezoid rule."""
+
+    def __init__(self, series: Series) -> None:
+        """``series`` holds times in s and power in W, in order, and is not empty."""
+        self.times = [time for time, _ in series]
+        self.watts = [watt for _, watt in series]
+        pairs = zip(series, series[1:])
+        areas = ((t2 - t1) * (w1 + w2) / 2 for (t1, w1), (t2, w2) in pairs)
+        self.joules = [0.0, *accumulate(areas)]
+
+    def until(self, moment: float, held_s: float = 0.0) -> float | None:
+        """Energy in J from the first reading to a moment; None beyond the readings, but for
+        ``held_s`` during which power is taken as constant."""
+        first, last = self.times[0], self.times[-1]
+        if moment < first:
+            return None if first - moment > held_s else (moment - first) * self.watts[0]
+        if moment >= last:
+            beyond = moment - last
+            return None if beyond > held_s else self.joules[-1] + beyond * self.watts[-1]
+        before = bisect_right(self.times, moment) - 1
+        since = moment - self.times[before]
+        step = self.times[before + 1] - self.times[before]
+        slope = (self.watts[before + 1] - self.watts[before]) / step
+        return self.joules[before] + since * (self.watts[before] + slope * since / 2)
+
+    def between(self, start: float, end: float) -> float | None:
+        """Energy in J over a span; None where readings do not reach its ends."""
+        at_start, at_end = self.until(start), self.until(end)
+        return None if at_start is None or at_end is None else at_end - at_start
+
+    def longest_gap(self, start: float, end: float) -> float:
+        """The longest time in s between two readings of which a part lies in a span."""
+        gaps = (
+            later - earlier
+            for earlier, later in zip(self.times, self.times[1:])
+            if later > start and earlier < end
+        )
+        return max(gaps, default=0.0)
+
+
+class Clock:
+    """How far a node's clock is ahead of rank 0's: it was compared twice, and drifts evenly."""
+
+    def __init__(self, record: Mapping[str, Any] | None) -> None:
+        """``record`` is ``steps/clock-<node>.json``; without one the clocks are taken as one."""
+        told = record or {}
+        self.error_s = self._slope = 0.0
+        self._before = (0.0, 0.0)
+        self.reason = str(told.get("reason") or "")
+        before, after = told.get("before"), told.get("after")
+        if not before or not after:
+            return
+        self._before = (before["unix_time_s"], before["ahead_s"])
+        span_s = after["unix_time_s"] - before["unix_time_s"]
+        gained_s = after["ahead_s"] - before["ahead_s"]
+        if span_s > 0:
+            self._slope = gained_s / span_s
+        errors_s = before["error_s"], after["error_s"]
+        is_set = span_s <= 0 or abs(gained_s) > FASTEST_DRIFT * span_s + sum(errors_s)
+        self.error_s = max(errors_s) + (abs(gained_s) if is_set else 0.0)
+
+    def corrected(self, moment: float) -> float:
+        """A time of the node's clock by rank 0's."""
+        return moment - (self._before[1] + self._slope * (moment - self._before[0]))
+
+
+class Audit:
+    """One run, read again. :attr:`invalid` says why its telemetry does not hold, if it does not."""
+
+    def __init__(self, files: Files) -> None:
+        """Raises DamagedError, and KeyError or TypeError if a record lacks what it must have."""
+        self.files = files
+        self.invalid: list[str] = []
+        #: measure → value, as a run's row in the tables has them
+        self.values: dict[str, float] = {}
+        self.cell = cell = files.record("cell.json") or {}
+        degrees = cell["degrees"]
+        sizes = [int(degrees.get(name, 1)) for name in ("tp", "pp", "dp", "cp")]
+        self._ranks = range(math.prod(sizes))
+        self._clocks: dict[str, Clock] = {}
+        self._read_steps()
+        self._read_energy()
+
+    @property
+    def _trains(self) -> bool:
+        """Whether the cell trains. Inference reads tokens and writes them, which are not alike."""
+        return bool(self.cell["training"].get("workload") != "inference")
+
+    def _clock(self, node: str) -> Clock:
+        if node not in self._clocks:
+            self._clocks[node] = Clock(self.files.record(f"steps/clock-{node}.json"))
+        return self._clocks[node]
+
+    def _read_steps(self) -> None:
+        training = self.cell["training"]
+        first, count = int(training["warmup_steps"]), int(training["measured_steps"])
+        begun: Times = {}
+        ended: Times = {}
+        tokens: dict[Any, dict[int, float]] = {}
+        self.gpus: dict[str, list[Mapping[str, Any]]] = {}
+        for rank in self._ranks:
+            record = self.files.record(f"steps/rank{rank}.json")
+            name = f"steps/rank{rank}.csv"
+            rows = self.files.rows(name)
+            if record is None or rows is None:
+                raise DamagedError(f"rank {rank} left no {name} or no record")
+            node = str(record["node"])
+            self.gpus.setdefault(node, []).append(record)
+            clock = self._clock(node)
+            replica = record.get("dp_rank")
+            of_replica = tokens.setdefault(rank if replica is None else replica, {})
+            measured, latest = [], -math.inf
+            for row in rows:
+                start = needed(row, "started_unix_s", name)
+                end = needed(row, "ended_unix_s", name)
+                if start < latest or end < start:
+                    self.invalid.append(f"{name}: the clock went backwards")
+                latest = end
+                if row["phase"] != "measured":
+                    continue
+                step = int(needed(row, "step", name))
+                measured.append(step)
+                begun.setdefault(step, []).append(clock.corrected(start))
+                ended.setdefault(step, []).append(clock.corrected(end))
+                of_replica[step] = needed(row, "tokens", name)
+            if measured != list(range(first, first + count)):
+                raise DamagedError(f"{name} has {len(measured)} of {count} measured steps")
+        steps = sorted(begun)
+        self.window = (min(map(min, begun.values())), max(map(max, ended.values())))
+        duration_s = self.window[1] - self.window[0]
+        if duration_s <= 0:
+            raise DamagedError("the measured steps end before they begin")
+        self._check_clocks(duration_s / count, begun, ended)
+        of_steps = [sum(each.get(step, 0.0) for each in tokens.values()) for step in steps]
+        batch = training["global_batch_size"] * self.cell["model"]["sequence_length"]
+        for step, found in zip(steps, of_steps):
+            if found != batch:
+                raise DamagedError(f"step {step} has {found:.0f} tokens, the batch has {batch}")
+        self.tokens = sum(of_steps)
+        step_times = [max(ended[step]) - min(begun[step]) for step in steps]
+        self.values.update(
+            counted_steps=len(steps),
+            measured_duration_s=duration_s,
+            step_time_s=statistics.median(step_times),
+        )
+        if self._trains:
+            self.values["tokens_per_s"] = self.tokens / duration_s
+
+    def _check_clocks(self, step_s: float, begun: Times, ended: Times) -> None:
+        for node, clock in self._clocks.items():
+            if clock.reason or clock.error_s > CLOCK_SHARE * step_s:
+                why = clock.reason or f"{clock.error_s:.3g} s uncertain"
+                self.invalid.append(f"clock of {node}: {why}")
+        worst_s = max(clock.error_s for clock in self._clocks.values())
+        # In inference replicas exchange nothing, so their steps are not one.
+        if self._trains and any(max(begun[n]) - min(ended[n]) > 2 * worst_s for n in begun):
+            self.invalid.append("a step ended on one rank before it began on another")
+
+    def _read_energy(self) -> None:
+        parts: list[tuple[float, float] | None] = []
+        for node, ranks in sorted(self.gpus.items()):
+            start = self.files.record(f"telemetry/{node}.json")
+            if start is None:
+                self.invalid.append(f"node {node} has no telemetry")
+                parts.append(None)
+                continue
+            used = [self._gpu_of(node, start, rank) for rank in ranks]
+            if None in used:
+                self.invalid.append(f"node {node}: a rank trained on a GPU that was not sampled")
+            if start["simulated"] and any(rank.get("gpu_uuid") for rank in ranks):
+                self.invalid.append(f"node {node}: simulated readings of a run on GPUs")
+            size = int(self.cell["hardware"].get("gpus_per_package", 1))
+            # Of an MI250's two dies one tells the power of both.
+            tells = [e.get("reports_power", n % size == 0) for n, e in enumerate(start["gpus"])]
+            sensors = sorted({gpu for gpu in used if gpu is not None and tells[gpu]})
+            of_node = self._node(node, start, sensors)
+            parts += [of_node.get(gpu) for gpu in sensors]
+        known = [part for part in parts if part is not None]
+        if not known or len(known) < len(parts):
+            return
+        energy_j, integral_j = map(sum, zip(*known))
+        self.values["energy_j"], self.values["energy_integral_j"] = energy_j, integral_j
+        self.values["power_mean_w"] = energy_j / self.values["measured_duration_s"]
+        if self._trains:
+            self.values["energy_per_token_j"] = energy_j / self.tokens
+
+    def _gpu_of(self, node: str, start: Mapping[str, Any], rank: Mapping[str, Any]) -> int | None:
+        """The sampled GPU that a rank trained on; on a CPU, the one of its place in the node."""
+        entries = start["gpus"]
+        for own, name in (("gpu_uuid", "uuid"), ("pci_address", "pci_bus_id")):
+            told = str(rank.get(own) or "").casefold()
+            names = [str(entry.get(name) or "").casefold() for entry in entries]
+            fitting = [place for place, each in enumerate(names) if told and told in each]
+            if fitting or (told and own == "gpu_uuid"):
+                return fitting[0] if fitting else None
+        gpu = rank.get("gpu")
+        if gpu is None:
+            gpu = sorted(each["rank"] for each in self.gpus[node]).index(rank["rank"])
+        return gpu if gpu < len(entries) else None
+
+    def _node(
+        self, node: str, start: Mapping[str, Any], sensors: Sequence[int]
+    ) -> dict[int, tuple[float, float]]:
+        """GPU → energy in J over the window, and the integral of power over it, where known."""
+        clock = self._clock(node)
+        name = f"telemetry/{node}.csv"
+        if (rows := self.files.rows(name)) is None:
+            self.invalid.append(f"{name} is missing")
+            return {}
+        most = [_impossible_w(entry) for entry in start["gpus"]]
+        readings = _series(rows, name, "unix_time_s", "power_w", 1.0, clock, most)
+        path = f"telemetry/{node}-power.csv"
+        rows = self.files.rows(path) or []
+        of_driver = _series(rows, path, "driver_time_us", "power_mw", 1e-3, clock, most)
+        counters = self._counters(node, start, clock)
+        found: dict[int, tuple[float, float]] = {}
+        # A run whose rates alternated has no energy.
+        if self.cell["telemetry"].get("interleaved_rates_hz"):
+            return found
+        for gpu in sensors:
+            if not (series := readings.get(gpu)):
+                self.invalid.append(f"{name}: GPU {gpu} has no power")
+                continue
+            curve = Curve(series)
+            driver = [each for each in of_driver.get(gpu, []) if each[0] >= curve.times[0]]
+            self._check_power(name, gpu, curve, driver, float(start["sample_rate_hz"]))
+            best = Curve(driver) if _agrees(curve, driver) else curve
+            integral = best.between(*self.window)
+            share = self._share(best, counters.get(gpu, []), most[gpu])
+            if integral is not None:
+                found[gpu] = (integral * (1.0 if share is None else share), integral)
+            self._check_counter(node, gpu, curve, counters.get(gpu, []))
+        return found
+
+    def _check_power(
+        self, name: str, gpu: int, curve: Curve, driver: Series, rate_hz: float
+    ) -> None:
+        start, end = self.window
+        if curve.times[0] > start or curve.times[-1] < end:
+            self.invalid.append(f"{name}: power of GPU {gpu} does not cover the measured steps")
+            return
+        longest_s = max(LONGEST_GAP_S, LONGEST_GAP_PERIODS / rate_hz if rate_hz else 0.0)
+        if curve.longest_gap(start, end) <= longest_s:
+            return
+        both = Curve(sorted([*zip(curve.times, curve.watts), *driver]))
+        if both.longest_gap(start, end) > longest_s:
+            self.invalid.append(f"{name}: no power of GPU {gpu} for more than {longest_s:g} s")
+
+    def _counters(self, node: str, start: Mapping[str, Any], clock: Clock) -> dict[int, Counter]:
+        """GPU → its energy counter: when the value was renewed, by how much that may be off, J."""
+        name = f"telemetry/{node}-counters.csv"
+        found: dict[int, Counter] = {}
+        for row in self.files.rows(name) or []:
+            if (energy_j := number(row, "energy_j", name)) is None:
+                continue
+            read_s = clock.corrected(needed(row, "unix_time_s", name))
+            if (age_s := number(row, "energy_age_s", name)) is None:
+                age_s = RENEWAL_S if start["source"] == "nvidia" else 0.0
+            gpu = int(needed(row, "gpu", name))
+            found.setdefault(gpu, []).append((read_s - age_s / 2, age_s / 2, energy_j))
+        return found
+
+    def _share(self, curve: Curve, counter: Counter, most_w: float) -> float | None:
+        """The counter's energy over the integral of power, between its readings nearest to the
+        window's edges; None where the counter does not stand for the window."""
+        start, end = self.window
+        if not counter or _fell(counter, start, end):
+            return None
+        before = [each for each in counter if each[0] <= start]
+        within = [each for each in counter if start <= each[0] <= end]
+        after = [each for each in counter if each[0] >= end]
+        opening, closing = [*before[-1:], *within[:1]], [*within[-1:], *after[:1]]
+        if not opening or not closing:
+            return None
+        first = min(opening, key=lambda each: abs(each[0] - start))
+        last = min(closing, key=lambda each: abs(each[0] - end))
+        if first[0] >= last[0]:
+            if not before or not after:
+                return None
+            first, last = before[-1], after[0]
+        apart_s = last[0] - first[0]
+        off_s = abs(first[0] - start) + abs(last[0] - end)
+        if off_s > OFF_SHARE * (end - start) or first[1] + last[1] > TIME_SHARE * apart_s:
+            return None
+        at_first, at_last = curve.until(first[0], HELD_S), curve.until(last[0], HELD_S)
+        if at_first is None or at_last is None or at_last <= at_first or last[2] <= first[2]:
+            return None
+        counted_j = last[2] - first[2]
+        return None if counted_j > most_w * apart_s else counted_j / (at_last - at_first)
+
+    def _check_counter(self, node: str, gpu: int, curve: Curve, counter: Counter) -> None:
+        """The counter and the readings tell one energy, over the readings of it in the window."""
+        start, end = self.window
+        if _fell(counter, start, end):
+            self.invalid.append(f"{node}: the energy counter of GPU {gpu} ran backwards")
+            return
+        within = [each for each in counter if start <= each[0] + each[1] <= end]
+        if len(within) < 2 or within[-1][0] - within[0][0] < COUNTER_FROM_S:
+            return
+        span = (within[0][0] + within[0][1], within[-1][0] + within[-1][1])
+        counted_j, integral_j = within[-1][2] - within[0][2], curve.between(*span)
+        watts = [w for time, w in zip(curve.times, curve.watts) if span[0] <= time <= span[1]]
+        if counted_j <= 0:
+            self.invalid.append(f"{node}: the energy counter of GPU {gpu} stood still")
+        elif integral_j is not None and watts:
+            most_j = COUNTER_SHARE * counted_j + COUNTER_LAG_S * (max(watts) - min(watts))
+            if abs(counted_j - integral_j) > most_j:
+                told = f"says {counted_j:.0f} J where power adds up to {integral_j:.0f} J"
+                self.invalid.append(f"{node}: the energy counter of GPU {gpu} {told}")
+
+
+def _series(
+    rows: Rows,
+    name: str,
+    time: str,
+    power: str,
+    unit_w: float,
+    clock: Clock,
+    most_w: Sequence[float],
+) -> dict[int, Series]:
+    """GPU → times of rank 0's clock in s and power in W; without what no GPU draws."""
+    found: dict[int, Series] = {}
+    unit_s = 1e-6 if time.endswith("_us") else 1.0
+    for row in rows:
+        watt = number(row, power, name)
+        moment = clock.corrected(needed(row, time, name) * unit_s)
+        gpu = int(needed(row, "gpu", name))
+        if not 0 <= gpu < len(most_w):
+            raise DamagedError(f"{name}: there is no GPU {gpu}")
+        series = found.setdefault(gpu, [])
+        if watt is None or watt * unit_w > most_w[gpu]:
+            continue
+        if series and moment < series[-1][0]:
+            raise DamagedError(f"{name}: the clock went backwards")
+        series.append((moment, watt * unit_w))
+    return found
+
+
+def _impossible_w(entry: Mapping[str, Any]) -> float:
+    names = ("power_limit_max_w", "power_limit_default_w", "power_limit_w")
+    limits = [float(entry[name]) for name in names if entry.get(name)]
+    return IMPOSSIBLE_LIMITS * max(limits) if limits else IMPOSSIBLE_W
+
+
+def _agrees(readings: Curve, driver: Series) -> bool:
+    """Whether the driver's own samples have no gap and tell the power that the readings tell."""
+    if len(driver) < 2:
+        return False
+    curve, (first, last) = Curve(driver), (readings.times[0], readings.times[-1])
+    start, end = max(first, curve.times[0]), min(last, curve.times[-1])
+    if end <= start or max(start - first, last - end) > HELD_S:
+        return False
+    of_readings, of_driver = readings.between(start, end) or 0, curve.between(start, end) or 0
+    lag_j = COUNTER_LAG_S * (max(readings.watts) - min(readings.watts))
+    is_close = abs(of_driver - of_readings) <= COUNTER_SHARE * of_readings + lag_j
+    return is_close and curve.longest_gap(-math.inf, math.inf) <= LONGEST_GAP_S
+
+
+def _fell(counter: Counter, start: float, end: float) -> bool:
+    """Whether the counter ran backwards between two readings of the window, or right across it."""
+    return any(
+        later[2] < earlier[2]
+        and earlier[0] < end
+        and later[0] > start
+        and (earlier[0] >= start) == (later[0] <= end)
+        for earlier, later in zip(counter, counter[1:])
+    )
+
+
+def differences(audit: Audit) -> list[str]:
+    """What a run's own records say otherwise, a sentence each."""
+    said = [f"completed, but {why}" for why in audit.invalid]
+    summary = audit.files.record("summary.json")
+    row = {} if summary is None else summary["run"]
+    if (stated := row.get("energy_j")) is not None and "energy_j" not in audit.values:
+        said.append(f"energy_j is {stated:.9g}, and not known by the raw files")
+    for name, value in audit.values.items():
+        stated = row.get(name, value)
+        if stated is None or abs(stated - value) > SAME_SHARE * abs(value):
+            said.append(f"{name} is {stated}, and {value:.9g} by the raw files")
+    return said
+
+
+def audit_run(files: Files) -> tuple[Audit | None, list[str]]:
+    """A run read again, and what differs; no audit if it is damaged, or has no result to audit."""
+    try:
+        outcome = files.record("outcome.json")
+        profiled = files.name.rpartition("/")[2] == PROFILED
+        if outcome is None or outcome.get("outcome") != "completed" or profiled:
+            return None, []
+        audit = Audit(files)
+        return audit, differences(audit)
+    except DamagedError as error:
+        return None, [str(error)]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        return None, [f"a record is not as the contract has it: {type(error).__name__}: {error}"]
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a run, runs, archives")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "triptych audit") -> int:
+    """Audit the runs; returns the exit code: 1 if something differs, is damaged or is not there."""
+    options = command_line(prog).parse_args(arguments)
+    audited = skipped = wrong = 0
+    for path in options.paths:
+        try:
+            for files in runs_below(path):
+                audit, said = audit_run(files)
+                wrong += bool(said)
+                if audit is None and not said:
+                    skipped += 1
+                    continue
+                audited += 1
+                energy = None if audit is None else audit.values.get("energy_per_token_j")
+                shown = "no energy" if energy is None else f"{energy:.4g} J/token"
+                print(f"{files.name}: {'; '.join(said) if said else f'agrees, {shown}'}")
+        except (OSError, DamagedError) as error:
+            print(f"triptych: {error}", file=sys.stderr)
+            wrong += 1
+    print(f"{audited} runs audited, {wrong} differ; {skipped} without a completed result")
+    return int(wrong > 0 or audited == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
