@@ -19,6 +19,7 @@ from docs import schemas
 from research.pages import backends
 from workflow_lib import config, records
 from workflow_lib.records import Column
+from workflow_lib.records.reasons import SENTENCES
 from workflow_lib.report.figures import KINDS
 from workflow_lib.trainers import capabilities
 
@@ -156,6 +157,7 @@ def pages() -> dict[Path, str]:
         DIRECTORY / "configuration.md": _configuration(),
         DIRECTORY / "columns.md": _columns(),
         DIRECTORY / "backends.md": _backends(),
+        DIRECTORY / "reasons.md": _reasons(),
         DIRECTORY / "bounds.md": _bounds_page(),
         CAPTION: _caption(),
         **schemas.pages(),
@@ -300,6 +302,23 @@ def _columns() -> str:
             )
         parts += [f"## {title}", sentence, _column_table(shown)]
     return "\n\n".join(parts) + "\n"
+
+
+_REASONS = """\
+# Reasons
+
+Why a value of a table is null. `missing_codes` has the code of each null column, and
+`missing_reasons` the sentence with its values in place. Codes are stable; sentences may change.
+Where a sentence is only `{why}`, the text comes from a driver, a clock or a verdict.
+`unclassified` is a text of an earlier version.
+
+"""
+
+
+def _reasons() -> str:
+    notice = _NOTICE.format(source="workflow_lib/records/reasons.py")
+    rows = "".join(f"| `{code}` | {text} |\n" for code, text in sorted(SENTENCES.items()))
+    return f"{notice}\n\n{_REASONS}| code | sentence |\n|---|---|\n{rows}"
 
 
 def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:

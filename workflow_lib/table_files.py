@@ -106,10 +106,11 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 
 def check_reasons(frame: pl.DataFrame) -> None:
-    """Raise RecordError if a value of ``missing_reasons`` is not a JSON object of texts."""
-    if "missing_reasons" not in frame.columns:
-        return
-    for text in frame["missing_reasons"].unique().drop_nulls():
+    """Raise RecordError if a value of ``missing_reasons`` or ``missing_codes`` is not a JSON object
+    of texts."""
+    columns = {"missing_reasons", "missing_codes"} & set(frame.columns)
+    texts = [(name, text) for name in columns for text in frame[name].unique().drop_nulls()]
+    for name, text in texts:
         try:
             reasons = json.loads(text)
         except (ValueError, RecursionError):
@@ -117,4 +118,4 @@ def check_reasons(frame: pl.DataFrame) -> None:
         if not isinstance(reasons, dict) or not all(
             isinstance(why, str) for why in reasons.values()
         ):
-            raise RecordError(f"missing_reasons is {shown(text)}, expected reasons by their column")
+            raise RecordError(f"{name} is {shown(text)}, expected reasons by their column")

@@ -334,7 +334,7 @@ def test_a_completed_run_that_was_not_reduced_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, row, 1, Run()).summary.unlink()
     found = tables(tmp_path, [row])
     assert found["runs"][0]["outcome"] == "completed"
-    assert "has not been reduced" in json.loads(found["runs"][0]["missing_reasons"])["energy_j"]
+    assert json.loads(found["runs"][0]["missing_codes"])["energy_j"] == "not_reduced"
     assert found["cells"][0]["energy_j"] is None
 
 

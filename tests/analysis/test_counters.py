@@ -281,4 +281,4 @@ def test_an_energy_says_how_far_its_sensors_may_be_off(tmp_path: Path) -> None:
     write_json(paths.telemetry_start("node1"), {**start, **changes})
     row, _, _ = reduced(paths)
     assert row["energy_systematic_share"] is None
-    assert "no sensor error" in json.loads(row["missing_reasons"])["energy_systematic_share"]
+    assert json.loads(row["missing_codes"])["energy_systematic_share"] == "simulated_sensor_error"

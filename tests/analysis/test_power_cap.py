@@ -88,9 +88,7 @@ def test_power_that_never_gets_there_has_no_bursts(tmp_path: Path) -> None:
     paths = with_driver_samples(Run().write(tmp_path / "run1"), lambda at: 600.0)
     run, _ = reduced(paths)
     assert run["at_power_limit_share"] == 0.0
-    assert json.loads(run["missing_reasons"])["at_power_limit_burst_s"] == (
-        "node1 GPU 0: power never came within 5 % of the limit"
-    )
+    assert json.loads(run["missing_codes"])["at_power_limit_burst_s"] == "never_at_limit"
 
 
 def test_a_clock_that_was_not_read_has_no_share_either(tmp_path: Path) -> None:
@@ -145,9 +143,9 @@ def test_a_limit_that_was_changed_meanwhile_is_nobodys(
 
 def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path: Path) -> None:
     row, _ = reduced(Run(power_limits_w={0: None}).write(tmp_path / "run1"))
-    reasons = json.loads(row["missing_reasons"])
+    reasons = json.loads(row["missing_codes"])
     for name in ("power_limit_w", "power_of_limit_share", "at_power_limit_share"):
-        assert reasons[name] == "node1 GPU 0: the driver does not report the power limit"
+        assert reasons[name] == "limit_not_told"
 
 
 def test_one_run_never_has_shares_of_two_sources(tmp_path: Path) -> None:
@@ -159,7 +157,7 @@ def test_one_run_never_has_shares_of_two_sources(tmp_path: Path) -> None:
     assert [gpu["throttle_source"] for gpu in gpus] == ["events", "events"]
     assert [gpu["throttle_power_share"] for gpu in gpus] == [1.0, 1.0]
     assert run["throttle_power_share"] == 1.0
-    assert "no bound on their error" in json.loads(run["missing_reasons"])["throttle_share_error"]
+    assert json.loads(run["missing_codes"])["throttle_share_error"] == "events_without_bound"
 
 
 @pytest.mark.parametrize("share", [0.03, 0.5, 0.97])

@@ -110,7 +110,7 @@ def test_counters_read_65_s_apart_say_little_of_the_20_s_in_between(
     assert {gpu["energy_source"] for gpu in summary["gpus"]} == {"integral"}
     for name in ("energy_difference", "energy_error_share"):
         assert summary["run"][name] is None
-        assert "off them in all" in json.loads(summary["run"]["missing_reasons"])[name]
+        assert json.loads(summary["run"]["missing_codes"])[name] == "counter_off_edges"
 
 
 def test_every_gpu_is_at_its_power_cap(summary: dict[str, Any]) -> None:

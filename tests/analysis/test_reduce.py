@@ -241,6 +241,15 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
                 "power_seen_share": "not known for NVIDIA H200",
             }
         ),
+        "missing_codes": json.dumps(
+            {
+                **dict.fromkeys(
+                    ("at_power_limit_burst_s", "at_power_limit_share"),
+                    "readings_too_long_for_bursts",
+                ),
+                "power_seen_share": "gpu_model_unknown",
+            }
+        ),
     }
     assert gpus[1].keys() == {column.name for column in GPUS}
 
@@ -267,7 +276,7 @@ def test_gpus_that_their_driver_does_not_identify_are_unknown_and_say_so(tmp_pat
     _, gpus, _ = reduce(Run(identified=False), tmp_path)
     for gpu in gpus:
         assert gpu["gpu_uuid"] is None
-        assert json.loads(gpu["missing_reasons"])["gpu_uuid"] == "the driver does not report it"
+        assert json.loads(gpu["missing_codes"])["gpu_uuid"] == "driver_does_not_tell"
 
 
 def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) -> None:
@@ -357,9 +366,9 @@ def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path: P
     paths.gpu_samples("node1").unlink()
     reduce_run(paths.directory)
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    reasons = json.loads(summary["run"]["missing_reasons"])
-    assert reasons["energy_j"] == "node1 GPU 0: telemetry/node1.csv is missing"
-    assert reasons["idle_power_w"] == "telemetry/node1.csv is missing"
+    reasons = json.loads(summary["run"]["missing_codes"])
+    assert reasons["energy_j"] == "file_missing"
+    assert reasons["idle_power_w"] == "file_missing"
     assert summary["gpus"][0].keys() == {column.name for column in GPUS}
 
 
@@ -371,10 +380,7 @@ def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
     assert row["idle_power_w"] == 100.0
     assert gpus[1]["energy_j"] is None
     assert gpus[1]["energy_source"] is None
-    assert json.loads(gpus[1]["missing_reasons"])["power_mean_w"] == (
-        "GPU 1 shares the power sensor of its package (2 GPUs) with GPU 0, which reports for "
-        "all of it"
-    )
+    assert json.loads(gpus[1]["missing_codes"])["power_mean_w"] == "shares_package_sensor"
     assert row["temperature_mean_c"] == pytest.approx(55.125)
 
 
@@ -539,6 +545,7 @@ def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path)
         "gpu_utilisation_share": pytest.approx(0.8),
         "gpu_memory_used_peak_bytes": 2000.0,
         "missing_reasons": "{}",
+        "missing_codes": "{}",
     }
     assert list(unused[0]) == [column.name for column in UNUSED_GPUS]
 
@@ -551,9 +558,9 @@ def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: P
     known, unknown = json.loads(paths.summary.read_text(encoding="utf-8"))["unused_gpus"]
     assert (known["gpu"], known["watched"], known["power_mean_w"]) == (5, False, 68.5)
     assert (unknown["gpu"], unknown["power_mean_w"]) == (6, None)
-    reasons = json.loads(unknown["missing_reasons"])
-    assert reasons["power_mean_w"] == "the driver does not report it"
-    assert reasons["gpu_utilisation_share"] == "the GPU does not belong to the job"
+    reasons = json.loads(unknown["missing_codes"])
+    assert reasons["power_mean_w"] == "driver_does_not_tell"
+    assert reasons["gpu_utilisation_share"] == "not_of_the_job"
 
 
 def steps_edited(paths: RunPaths, rank: int, **fields: object) -> None:
@@ -579,7 +586,7 @@ def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(
     steps_edited(paths, 1, **{column: ""})
     row = reduced_run(paths, 1).summary["run"]
     assert row[measure] is None
-    assert json.loads(row["missing_reasons"])[measure] == "rank 1 recorded none"
+    assert json.loads(row["missing_codes"])[measure] == "rank_recorded_none"
 
 
 def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path: Path) -> None:
@@ -603,9 +610,7 @@ def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None
     steps_edited(paths, 0, memory_reserved_bytes=7 * 10**8)
     row = reduced_run(paths, 1).summary["run"]
     assert (row["memory_used_peak_bytes"], row["memory_estimate_error"]) == (7e8, None)
-    assert json.loads(row["missing_reasons"])["memory_estimate_error"] == (
-        "memory_used_peak_bytes is only a lower bound in this run"
-    )
+    assert json.loads(row["missing_codes"])["memory_estimate_error"] == "memory_lower_bound"
 
 
 def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_run_that_an_older_version_submitted_is_judged_and_not_trained_again(c
 
     # A pull: the job's last step has an option of another name, and its script gives that.
     shutil.copy(ROOT / TRAINING, checkout.directory / TRAINING)
-    for name in ("job/node.py", "script/templates/job.sh.j2"):
+    for name in ("job/node.py", "templates/job.sh.j2"):
         checkout.edit(f"workflow_lib/launch/{name}", "--telemetry-exit", "--sampler-exit")
     checkout.edit("workflow_lib/launch/job/node.py", "arguments.telemetry_", "arguments.sampler_")
     assert not run.ended.exists(), began

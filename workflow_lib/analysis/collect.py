@@ -29,7 +29,6 @@ held it in 94, 98, 99 and 97 % with 5, 7, 8 and 15 values, and needs no random n
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -64,6 +63,7 @@ from workflow_lib.records import (
     shown,
     write_checksums,
 )
+from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.table_files import check_reasons, read_table, schema, table, write_table
 from workflow_lib.words import counted
 
@@ -99,7 +99,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 #: outcome of a run that has not ended; only tables use it
 NOT_RUN = "not_run"
-_NOT_ENDED = "the run has not ended"
+_NOT_ENDED = Reason("not_ended")
 
 _NAMES = tuple(column.name for column in IDENTITY)
 #: columns of RUNS, besides measures, that may be null
@@ -191,7 +191,7 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str
     shares of time only if all its ``ranks`` left a trace."""
 
     def told(outcome: str, cause: str) -> dict[str, Any]:
-        return {"profiled_outcome": outcome, "profiled_cause": cause}
+        return {"profiled_outcome": outcome, "profiled_cause": str(cause)}
 
     ended = _ended(paths)
     if ended is None:
@@ -199,7 +199,7 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str
     if ended.outcome is not Outcome.COMPLETED:
         return told(ended.outcome.value, ended.cause)
     if not (paths.kernels.is_file() and paths.trace_times.is_file()):
-        unread = "the run completed but its traces have not been analysed"
+        unread = Reason("traces_not_analysed")
         return told(ended.outcome.value, unread)
     kernels = read_table(paths.kernels, KERNELS)
     gathered.frames["kernels"].append(kernels)
@@ -207,7 +207,7 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str
     gathered.frames["traces"].append(traces)
     if traces.height < ranks:
         left = f"{traces.height} of {counted(ranks, 'rank')} left a trace"
-        return told(ended.outcome.value, f"{left}, so the run has no shares of time")
+        return told(ended.outcome.value, Reason("traces_incomplete", left=left))
     return told(ended.outcome.value, ended.cause) | profiled_shares(traces, kernels)
 
 
@@ -239,23 +239,20 @@ def _read_run(
             series = read_table(paths.series, SERIES)
         return dict(summary), read_table(paths.step_times, STEP_TIMES), series
     if ended is None:
-        outcome, cause, reason = NOT_RUN, _NOT_ENDED, _NOT_ENDED
+        outcome, cause, reason = NOT_RUN, str(_NOT_ENDED), _NOT_ENDED
     else:
-        outcome, cause, reason = (
-            ended.outcome.value,
-            ended.cause,
-            f"the run ended as {ended.outcome}",
-        )
+        outcome, cause = ended.outcome.value, ended.cause
+        reason = Reason("not_completed", outcome=outcome)
         if ended.outcome is Outcome.COMPLETED:
-            cause = reason = "the run completed but has not been reduced: there is no summary of it"
+            cause = reason = Reason("not_reduced")
     unknown = dict.fromkeys((*_DESCRIBED, *MEASURES))
     run = {
         **{name: cell[name] for name in _NAMES},
         **unknown,
         "run": repeat,
         "outcome": outcome,
-        "cause": cause,
-        "missing_reasons": json.dumps(dict.fromkeys(sorted(unknown), reason)),
+        "cause": str(cause),
+        **missing(dict.fromkeys(sorted(unknown), reason)),
     }
     return {"run": run, **{name: [] for name in _PARTS}}, None, None
 
@@ -322,7 +319,7 @@ def _cell_row(
         "completed": len(completed),
         "outcome": outcome,
         "outcomes": ", ".join(f"{name} {counts[name]}" for name in sorted(counts)) or outcome,
-        "cause": cause,
+        "cause": str(cause),
     }
     row |= profiled or {}
     for name in MEASURES:
@@ -365,5 +362,5 @@ def _fate(cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> tuple[s
     elif outcomes:
         outcome = Counter(outcomes).most_common(1)[0][0]
     else:
-        return NOT_RUN, "the plan asks for no run"
+        return NOT_RUN, Reason("no_run_planned")
     return outcome, next(run["cause"] for run in runs if run["outcome"] == outcome)

@@ -18,6 +18,7 @@ from workflow_lib import gpu_models
 from workflow_lib.analysis.integrals import Integrals
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recordings
+from workflow_lib.records.reasons import Reason
 from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
 #: the readings of the energy counter nearest to the edges of the window may be this far off them in
@@ -129,18 +130,18 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
             node, _ = places[sensor]
             return Counted(None, recordings.nodes[node].why_absent("energy_j"))
         if span.fell:
-            return Counted(None, "the counter energy_j ran backwards")
+            return Counted(None, Reason("counter_fell", counter="energy_j"))
         if pair is None:
-            return Counted(None, "energy_j was read only on one side of the measured steps")
+            return Counted(None, Reason("counter_one_sided"))
         if problem := _too_far(pair, window):
             return Counted(None, problem)
         begin, end = (until[sensor, reading.unix_time_s] for reading in pair)
         if begin is None or end is None:
-            return Counted(None, "power was not read at the counter's readings")
+            return Counted(None, Reason("power_not_at_counter"))
         if end <= begin or pair[1].value <= pair[0].value:
-            return Counted(None, "the counter or power stood still, which cannot be compared")
+            return Counted(None, Reason("counter_stood_still"))
         if (counted_j := pair[1].value - pair[0].value) > most_w[sensor] * _apart_s(pair):
-            return Counted(None, "the counter energy_j advanced faster than the GPU can draw")
+            return Counted(None, Reason("counter_too_fast"))
         return Counted(counted_j / (end - begin), "", _times_off_s(pair) / _apart_s(pair))
 
     return {sensor: counted(sensor) for sensor in sensors}
@@ -149,15 +150,16 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
 def _too_far(pair: tuple[Reading, Reading], window: Window) -> str:
     """Why two readings of the energy counter cannot stand for the window; "" if they can."""
     if (off_s := _off_s(pair, window)) > _LARGEST_COMPLETED_SHARE * window.duration_s:
-        return (
-            "the readings of energy_j nearest to the edges of the measured steps are "
-            f"{off_s:.3g} s off them in all, more than {_LARGEST_COMPLETED_SHARE:.0%} of it"
+        return Reason(
+            "counter_off_edges", off_s=off_s, largest_completed_share=_LARGEST_COMPLETED_SHARE
         )
     apart_s, times_off_s = _apart_s(pair), _times_off_s(pair)
     if times_off_s > _LARGEST_TIME_ERROR * apart_s:
-        return (
-            f"two readings of energy_j, {apart_s:.3g} s apart, have times that may be off by "
-            f"{times_off_s:.3g} s, more than {_LARGEST_TIME_ERROR:.1%} of that"
+        return Reason(
+            "counter_times_uncertain",
+            apart_s=apart_s,
+            times_off_s=times_off_s,
+            largest_time_error=_LARGEST_TIME_ERROR,
         )
     return ""
 

@@ -9,11 +9,12 @@ from typing import Any
 from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import Counted, CountedThrottling, ThrottleShares
-from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
+from workflow_lib.analysis.known import Known, Values, known, merged, missing_of, over, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, power_limit_w
 from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, GPUS, Hardware, measures
 from workflow_lib.records.columns import sampled
+from workflow_lib.records.reasons import Reason
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: no driver lets mean power exceed a limit by so much; sensors are off by up to 5 %
@@ -35,9 +36,10 @@ _ALWAYS_KNOWN = (
     "samples",
     "power_refused",
     "missing_reasons",
+    "missing_codes",
 )
 
-_NONE_INSIDE = "no reading lies within the measured steps"
+_NONE_INSIDE = Reason("no_reading_inside")
 
 
 def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str,
     values: Values = dict.fromkeys(names, (None, reason))
     known_of_it = {"node": node, "gpu": gpu, "airflow": airflow_of(gpu, hardware)}
     known_of_it |= {"samples": 0, "power_refused": 0}
-    return {**known_of_it, **dict.fromkeys(names), "missing_reasons": reasons_text(values)}
+    return {**known_of_it, **dict.fromkeys(names), **missing_of(values)}
 
 
 def airflow_of(gpu: int, hardware: Hardware) -> str:
@@ -97,28 +99,28 @@ class Gpu:
             "samples": self._look("sample").get("readings", 0),
             "power_refused": self.power_refused,
             **{name: value for name, (value, _) in values.items()},
-            "missing_reasons": reasons_text(values),
+            **missing_of(values),
         }
 
     def _about_itself(self) -> Values:
         uuid = self.recording.start.gpus[self.gpu].get("uuid")
         gap = self._problem("sample", any_gap=True)
         return {
-            "gpu_uuid": known(uuid, "the driver does not report it"),
+            "gpu_uuid": known(uuid, Reason("driver_does_not_tell")),
             "longest_gap_s": self._of_look("sample", "longest_gap_s", gap),
         }
 
     def _about_its_sensor(self) -> Values:
         """What is known of the power sensor of this model of GPU, for the source that was read."""
         if self.recording.start.simulated:
-            nothing = None, "simulated power has no sensor"
+            nothing = None, Reason("simulated_sensor")
             return {"power_window_s": nothing, "power_seen_share": nothing}
         name = str(self.recording.start.gpus[self.gpu].get("name"))
         model = gpu_models.of_device(name)
-        unknown = f"not known for {name}"
+        unknown = Reason("gpu_model_unknown", name=name)
         window: Known = known(model and model.reading_window_s, unknown)
         if self.power_source == "driver":
-            window = None, "a sample of the driver is a short look of the sensor, of unknown length"
+            window = None, Reason("look_of_unknown_length")
         return {
             "power_window_s": window,
             "power_seen_share": known(model and model.seen_share, unknown),
@@ -188,7 +190,7 @@ class Gpu:
     def _never(self, quantity: str) -> str | None:
         """Why a quantity has no reading at all, or None where it has one."""
         if not self._look("sample"):
-            return f"telemetry of node {self.recording.node} has no sample of GPU {self.gpu}"
+            return Reason("no_sample_of_gpu", node=self.recording.node, gpu=self.gpu)
         column = _COLUMNS.get(quantity, quantity)
         return None if self._look(quantity) else self.recording.why_absent(column)
 
@@ -201,16 +203,15 @@ class Gpu:
         late_s = look["first_unix_s"] - self.window.start_unix_s
         early_s = self.window.end_unix_s - look["last_unix_s"]
         if late_s > 0:
-            return f"the first {column} was read {late_s:.3g} s after the measured steps began"
+            return Reason("first_reading_late", column=column, late_s=late_s)
         if early_s > 0:
-            return f"the last {column} was read {early_s:.3g} s before the measured steps ended"
+            return Reason("last_reading_early", column=column, early_s=early_s)
         if any_gap:
             return None
         bridged_s = _READINGS[column].bridged_s(self.recording.start.sample_rate_hz)
         if look["longest_gap_s"] > bridged_s:
-            return (
-                f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
-                f"{bridged_s:.3g} s that are interpolated"
+            return Reason(
+                "reading_gap", column=column, gap_s=look["longest_gap_s"], bridged_s=bridged_s
             )
         return None
 
@@ -241,11 +242,11 @@ class Gpu:
     def _throttle_error(self, problem: str) -> Known:
         """The largest error of the shares of throttling."""
         if self.throttled is None:
-            return None, problem or "event bits as sampled have no bound on their error"
+            return None, problem or Reason("events_without_bound")
         if self.recording.start.simulated:
-            return None, "simulated counters do not advance in steps"
+            return None, Reason("simulated_counters")
         if self.recording.start.source != "nvidia":
-            return None, "the steps of this driver's counters are not known"
+            return None, Reason("counter_steps_unknown")
         return self.throttled.error, ""
 
     def _power_cap(self, gpus_per_package: int) -> Values:
@@ -257,22 +258,19 @@ class Gpu:
         problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
         mean_w = over(self._energy_j(problem), self.window.duration_s)
         if limit_w and mean_w[0] is not None and mean_w[0] > _ABOVE_LIMIT * limit_w:
-            problem = (
-                f"mean power was {mean_w[0]:.3g} W, so the limit of {limit_w:g} W, read before "
-                "training, was raised later"
-            )
+            problem = Reason("limit_raised_later", mean_w=mean_w[0], limit_w=limit_w)
             mean_w = None, problem
         if problem is None and self.power_source != "driver":
-            problem = "power readings are means over too long to show bursts"
+            problem = Reason("readings_too_long_for_bursts")
         at_limit_s = self._of_look("at_power_limit", "integral", problem)
-        no_burst = problem or "power never came within 5 % of the limit"
+        no_burst = problem or Reason("never_at_limit")
         unread = self._problem("capped_clock") or self._problem("power_capped")
         clock = self._of_look("capped_clock", "integral", unread)
         highest_mhz = self.recording.start.gpus[self.gpu].get("sm_clock_max_mhz")
         capped_s = self._look("power_capped").get("integral")
         if highest_mhz is None or not capped_s:
-            reason = "the driver does not report the highest clock"
-            never = "the power cap never lowered the clock"
+            reason = Reason("highest_clock_unknown")
+            never = Reason("never_power_capped")
             clock = None, clock[1] or (reason if capped_s else never)
         return {
             "power_limit_w": known(limit_w, no_limit),
@@ -291,18 +289,17 @@ class Gpu:
             return None, self.recording.why_absent(counter)
         around = span.around()
         if around is None:
-            return None, f"{counter} was not read both before and after the measured steps"
+            return None, Reason("counter_not_around", counter=counter)
         if span.fell:
-            return None, f"the counter {counter} ran backwards"
+            return None, Reason("counter_fell", counter=counter)
         return _READINGS[counter].type(around[1].value - around[0].value), ""
 
     def _package_reason(self, gpus_per_package: int) -> str | None:
         sensor = self.recording.start.power_sensor(self.gpu, gpus_per_package)
         if sensor == self.gpu:
             return None
-        return (
-            f"GPU {self.gpu} shares the power sensor of its package ({gpus_per_package} GPUs) "
-            f"with GPU {sensor}, which reports for all of it"
+        return Reason(
+            "shares_package_sensor", gpu=self.gpu, gpus_per_package=gpus_per_package, sensor=sensor
         )
 
     def _xid_events(self) -> Known:

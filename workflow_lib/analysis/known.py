@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from workflow_lib.records.reasons import Reason, missing
 
 #: a value and "", or None and the reason why it is not known
 Known = tuple[Any, str]
@@ -58,13 +59,12 @@ def combined(
     values = []
     for row in rows:
         if row[column] is None:
-            whose = f"{row['node']} GPU {row['gpu']}: " if "gpu" in row else ""
-            return None, f"{whose}{json.loads(row['missing_reasons'])[column]}"
+            reason = Reason.stored(row, column)
+            return None, reason.of(f"{row['node']} GPU {row['gpu']}") if "gpu" in row else reason
         values.append(row[column])
-    return (combine(values), "") if values else (None, "no node has telemetry")
+    return (combine(values), "") if values else (None, Reason("no_node_telemetry"))
 
 
-def reasons_text(values: Values) -> str:
-    """The reasons of the columns that are null, as the JSON text of a table's missing_reasons."""
-    reasons = {name: reason for name, (value, reason) in values.items() if value is None}
-    return json.dumps(reasons, sort_keys=True, ensure_ascii=False)
+def missing_of(values: Values) -> dict[str, str]:
+    """The columns ``missing_reasons`` and ``missing_codes`` of the values that are null."""
+    return missing({name: reason for name, (value, reason) in values.items() if value is None})

@@ -20,12 +20,13 @@ from workflow_lib.analysis.counters import (
 )
 from workflow_lib.analysis.gpus import ERROR_COUNTERS, Gpu, empty_row
 from workflow_lib.analysis.integrals import Floats
-from workflow_lib.analysis.known import Known, Values, known, over, reasons_text, scaled
+from workflow_lib.analysis.known import Known, Values, known, missing_of, over, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.records import HOST_SAMPLES, UNUSED_GPUS, Hardware, measures
 from workflow_lib.records.columns import Kind, sampled
 from workflow_lib.records.measures import Reading
+from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 _NAMES = tuple(column.name for column in UNUSED_GPUS if column.name not in ("cell", "run"))
@@ -35,21 +36,21 @@ def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
     """The row of UNUSED_GPUS, less ``cell`` and ``run``, of a GPU that the job had."""
     whole = gpu.row(hardware)
     row = {name: whole.get(name) for name in _NAMES}
-    reasons = json.loads(whole["missing_reasons"])
+    nulls = json.loads(whole["missing_reasons"])
+    reasons: dict[str, str] = {column: Reason.stored(whole, column) for column in nulls}
     row["watched"] = True
     row["gpu_name"] = gpu.recording.start.gpus[gpu.gpu].get("name")
     if row["gpu_name"] is None:
-        reasons["gpu_name"] = "the driver does not report it"
+        reasons["gpu_name"] = Reason("driver_does_not_tell")
     lacking = {column: reason for column, reason in reasons.items() if column in row}
-    row["missing_reasons"] = json.dumps(lacking, sort_keys=True, ensure_ascii=False)
-    return row
+    return row | missing(lacking)
 
 
 def rows_of_others(recording: Recording) -> Iterator[dict[str, Any]]:
     """Rows of UNUSED_GPUS of GPUs that the job did not have, as the sampler found them when it
     began."""
     for other in recording.start.other_gpus:
-        untold, unwatched = "the driver does not report it", "the GPU does not belong to the job"
+        untold, unwatched = Reason("driver_does_not_tell"), Reason("not_of_the_job")
         values: Values = {
             "gpu_name": known(other.get("name"), untold),
             "gpu_uuid": known(other.get("uuid"), untold),
@@ -63,7 +64,7 @@ def rows_of_others(recording: Recording) -> Iterator[dict[str, Any]]:
             "gpu": other["index"],
             "watched": False,
             "simulated": recording.start.simulated,
-            "missing_reasons": reasons_text(values),
+            **missing_of(values),
         }
         yield {name: row[name] for name in _NAMES}
 
@@ -76,7 +77,7 @@ _HOST = sampled(HOST_SAMPLES)
 _TAKEN_AS_POINTS = ("cpu_utilisation_percent",)
 #: CPU time of the sampler itself, a column of the node's readings
 _OWN_CPU_TIME = "sampler_cpu_time_s"
-_NONE_INSIDE = "no reading lies within the measured steps"
+_NONE_INSIDE = Reason("no_reading_inside")
 #: counters of GPUs whose increase is a measure
 _COUNTED = tuple(
     measure.reading.column
@@ -84,7 +85,7 @@ _COUNTED = tuple(
     if measure.reading and measure.reading.statistic == "increase"
 )
 #: for a GPU that no rank used
-_NOT_COUNTED = Counted(None, "the energy counter is not asked for")
+_NOT_COUNTED = Counted(None, Reason("counter_not_asked"))
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Node:
 
 def _node_row(node: str, values: Values) -> dict[str, Any]:
     plain = {name: value for name, (value, _) in values.items()}
-    return {"node": node, **plain, "missing_reasons": reasons_text(values)}
+    return {"node": node, **plain, **missing_of(values)}
 
 
 def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: str) -> Node:
@@ -271,11 +272,11 @@ def _of_host(
         assert reading is not None  # read_from() returns only measures with a reading
         look = looks[reading.column]
         if problem := _host_problem(recording, reading, look, window):
-            found[measure.name] = None, f"{recording.node}: {problem}"
+            found[measure.name] = None, problem.of(recording.node)
         elif look is not None:
             is_mean = reading.statistic == "mean"
             value = look["integral" if is_mean else reading.statistic]
-            reason = f"{recording.node}: {reading.column}: {_NONE_INSIDE}"
+            reason = _NONE_INSIDE.of(f"{recording.node}: {reading.column}")
             whole = over(known(value, reason), window.duration_s if is_mean else 1.0)
             found[measure.name] = scaled(whole, reading.factor)
     return found
@@ -283,23 +284,22 @@ def _of_host(
 
 def _host_problem(
     recording: Recording, reading: Reading, look: Mapping[str, Any] | None, window: Window
-) -> str:
-    """Why a node's own quantity has no statistic over the window; "" where it has."""
+) -> Reason | None:
+    """Why a node's own quantity has no statistic over the window; None where it has."""
     column = reading.column
     if look is None:
         return recording.why_absent(column)
     first_unix_s, last_unix_s = look["first_unix_s"], look["last_unix_s"]
     if first_unix_s > window.start_unix_s or last_unix_s < window.end_unix_s:
-        return f"{column} was not read throughout the measured steps"
+        return Reason("not_read_throughout", column=column)
     bridged_s = _HOST[column].bridged_s(recording.start.sample_rate_hz)
     if look["longest_gap_s"] > bridged_s:
-        return (
-            f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
-            f"{bridged_s:g} s that are interpolated"
+        return Reason(
+            "reading_gap", column=column, gap_s=look["longest_gap_s"], bridged_s=bridged_s
         )
     if reading.statistic == "increase" and look["falls"]:
-        return f"the counter {column} ran backwards"
-    return ""
+        return Reason("counter_fell", counter=column)
+    return None
 
 
 def _sampler_cpu_share(
@@ -334,7 +334,7 @@ def _idle_powers(
         reason = recordings.nodes[node].why_absent("power_w")
         lacking = [recordings.place(sensor)[1] for sensor in sensors if sensor not in read]
         if lacking or not sensors:
-            found[node] = None, f"{node} GPU {lacking[0]}: {reason}" if lacking else reason
+            found[node] = None, reason.of(f"{node} GPU {lacking[0]}") if lacking else reason
             continue
         begin_unix_s = max(
             before_training.start_unix_s, *(read[sensor].start_unix_s for sensor in sensors)
@@ -344,11 +344,15 @@ def _idle_powers(
         if window.duration_s < _SHORTEST_IDLE_S:
             found[node] = (
                 None,
-                f"node {node} was watched for {max(window.duration_s, 0):.3g} s before training "
-                f"began, less than the {_SHORTEST_IDLE_S:g} s that power is averaged over",
+                Reason(
+                    "idle_too_short",
+                    node=node,
+                    watched_s=max(window.duration_s, 0),
+                    shortest_idle_s=_SHORTEST_IDLE_S,
+                ),
             )
         elif any(read[sensor].end_unix_s < end_unix_s for sensor in sensors):
-            found[node] = None, f"telemetry of node {node} ended before training began"
+            found[node] = None, Reason("idle_not_watched", node=node)
         else:
             windows[node] = window
     for node, window in windows.items():

@@ -14,7 +14,6 @@ widening in 93 %, and the percentile bootstrap's "95 %" interval did in 88 %.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from workflow_lib.analysis.samples import read_rows
 from workflow_lib.analysis.steps import corrected, read_clocks
 from workflow_lib.intervals import students_t
 from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
+from workflow_lib.records.reasons import Reason, missing
 
 #: fewer pairs do not show their own spread well enough for an interval
 _FEWEST_PAIRS = 4
@@ -36,7 +36,7 @@ _FEWEST_PAIRS = 4
 _FIGURES = tuple(
     column.name
     for column in OVERHEAD
-    if column.name not in ("cell", "run", "simulated", "missing_reasons")
+    if column.name not in ("cell", "run", "simulated", "missing_reasons", "missing_codes")
 )
 
 
@@ -79,8 +79,8 @@ def overhead_rows(
         row, reasons = _row(rate_hz, of_rate, unsampled)
         row["simulated"] = simulated
         if simulated is None:
-            reasons["simulated"] = "no sampler started"
-        row["missing_reasons"] = json.dumps(reasons, sort_keys=True, ensure_ascii=False)
+            reasons["simulated"] = Reason("no_sampler")
+        row |= missing(reasons)
         rows.append(row)
     return rows
 
@@ -176,10 +176,7 @@ def _row(
         "pairs": 0,
     }
     if not blocks:
-        reason = (
-            f"no measured step lies wholly within a block of {rate_hz:g} Hz: use more "
-            "measured_steps or, where a step takes longer than a block, a longer block_s"
-        )
+        reason = Reason("no_step_in_block", rate_hz=rate_hz)
         return row, dict.fromkeys((name for name in _FIGURES if row[name] is None), reason)
     reasons: dict[str, str] = {}
     row["step_time_s"] = metrics.median(t for block in blocks for t in block.step_times_s)
@@ -189,19 +186,17 @@ def _row(
         row["slowdown"] = sum(pair.slowdown for pair in pairs) / len(pairs)
     else:
         reasons["slowdown"] = (
-            "the other rates are compared with this one"
-            if rate_hz == 0
-            else "no measured step lies wholly within a block without sampling to compare with"
+            Reason("compared_rate") if rate_hz == 0 else Reason("no_unsampled_step")
         )
     if len(pairs) >= _FEWEST_PAIRS:
         row["slowdown_low"], row["slowdown_high"] = slowdown_interval(pairs)
     else:
-        few = f"an interval needs {_FEWEST_PAIRS} pairs, but this rate has {len(pairs)}"
+        few = Reason("too_few_pairs", fewest_pairs=_FEWEST_PAIRS, have=len(pairs))
         for name in ("slowdown_low", "slowdown_high"):
             reasons[name] = reasons.get("slowdown", few)
     row |= _cost(blocks)
     if row["late_share"] is None:
-        reasons["late_share"] = f"at {rate_hz:g} Hz no tick was due"
+        reasons["late_share"] = Reason("no_tick_due", rate_hz=rate_hz)
     return row, reasons
 
 

@@ -19,6 +19,7 @@ from workflow_lib.records import (
     TelemetryStart,
     read_if_there,
 )
+from workflow_lib.records.reasons import Reason
 
 
 def sensor_values(nodes: Sequence[Node]) -> Values:
@@ -71,7 +72,7 @@ def power_values(
     }
     energy_j, reason = energy
     if energy_j is not None and energy_j <= 0:
-        energy_j, reason = None, f"energy_j is {energy_j}, so nothing can be divided by it"
+        energy_j, reason = None, Reason("not_positive", measure="energy_j", value=energy_j)
     tflops_per_s, no_flops = of_steps["model_tflops_per_s_per_gpu"]
     useful: Known = (None, no_flops or reason)
     if tflops_per_s is not None and energy_j is not None:
@@ -121,9 +122,9 @@ def systematic_share(energy: Known, duration_s: float, nodes: Sequence[Node]) ->
         return None, reason
     sensors = _power_sensors(nodes)
     if any(row["simulated"] for row in sensors):
-        return None, "simulated power has no sensor error"
+        return None, Reason("simulated_sensor_error")
     share = power_errors.largest_share(energy_j / duration_s, len(sensors))
-    return known(share, "the power is no more than what the sensors' offsets may be")
+    return known(share, Reason("within_offsets"))
 
 
 def cool_down_s(paths: RunPaths, cell: Cell) -> Known:
@@ -132,15 +133,15 @@ def cool_down_s(paths: RunPaths, cell: Cell) -> Known:
     if waited is not None:
         return waited.waited_s, ""
     if cell.telemetry.cool_down_to_c is None:
-        return None, "the cell has no cool-down"
-    return None, f"{paths.cool_down.name} is missing"
+        return None, Reason("no_cool_down")
+    return None, Reason("file_missing", file=paths.cool_down.name)
 
 
 def _idle_power_w(cell: Cell, nodes: Sequence[Node]) -> Known:
     if orphan := gpu_without_sensor(nodes):
         return None, orphan
     if cell.telemetry.idle_baseline_s <= 0:
-        return None, "the cell asks for no idle baseline (idle_baseline_s is 0)"
+        return None, Reason("no_idle_baseline")
     return combined([node.row for node in nodes], "idle_power_w", sum)
 
 
@@ -152,7 +153,7 @@ def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
         if len(node.gpus) > 1
     ]
     if not spreads:
-        return None, "no node has two GPUs to compare"
+        return None, Reason("one_gpu_a_node")
     if missing := [reason for value, reason in spreads if value is None]:
         return None, missing[0]
     return max(value for value, _ in spreads), ""
@@ -179,7 +180,7 @@ def peak_sensor(recordings: Sequence[Recording], nodes: Sequence[Node]) -> Known
         for row in node.gpus
         if row["power_source"] is not None
     }
-    return known("; ".join(sorted(found)) or None, "no GPU has a source of power")
+    return known("; ".join(sorted(found)) or None, Reason("no_power_source"))
 
 
 def _peak_sensor(start: TelemetryStart, row: Mapping[str, Any]) -> str:
@@ -205,9 +206,8 @@ def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
         for row in node.gpus:
             sensor = node.power_sensors[row["gpu"]]
             if sensor not in node.power_sensors:
-                return (
-                    f"{row['node']} GPU {row['gpu']}: its package's power is reported by GPU "
-                    f"{sensor}, unused here"
+                return Reason(
+                    "package_sensor_unused", node=row["node"], gpu=row["gpu"], sensor=sensor
                 )
     return None
 
@@ -242,25 +242,25 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
         "prefill_energy_j": _energy_j(energy, nodes, "prefill", prefill_s),
     }
     if later == 0:
-        reason = "each sequence generates one token, which its prefill chooses"
+        reason = Reason("one_token_a_sequence")
         names = (
             *("decode_time_s", "decode_tokens_per_s_per_gpu", "time_per_output_token_s"),
             *("decode_energy_j", "decode_tokens_per_j", "decode_energy_per_token_j"),
         )
         return found | dict.fromkeys(names, (None, reason))
-    decode_j, reason = _energy_j(energy, nodes, "decode", decode_s)
+    decode_j, why = _energy_j(energy, nodes, "decode", decode_s)
     found |= {
         "decode_time_s": known(decode_s),
         "time_per_output_token_s": known(decode_s / later),
         "decode_tokens_per_s_per_gpu": known(batch * later / decode_s / gpus),
-        "decode_energy_j": known(decode_j, reason),
+        "decode_energy_j": known(decode_j, why),
     }
     tokens = batch * later * len(steps.phases["decode"])
     if decode_j is not None and decode_j <= 0:
-        decode_j, reason = None, f"decode_energy_j is {decode_j}, so nothing can be divided by it"
+        decode_j, why = None, Reason("not_positive", measure="decode_energy_j", value=decode_j)
     return found | {
-        "decode_tokens_per_j": known(None if decode_j is None else tokens / decode_j, reason),
-        "decode_energy_per_token_j": known(None if decode_j is None else decode_j / tokens, reason),
+        "decode_tokens_per_j": known(None if decode_j is None else tokens / decode_j, why),
+        "decode_energy_per_token_j": known(None if decode_j is None else decode_j / tokens, why),
     }
 
 
@@ -269,9 +269,12 @@ def _energy_j(energy: Known, nodes: Sequence[Node], phase: str, duration_s: floa
     energy is null, and where phases are too short to separate their power."""
     if duration_s < SHORTEST_PHASE_S:
         return None, (
-            f"a step's {phase} takes {duration_s:.3g} s; boards average power over about a second, "
-            f"so that phases under {SHORTEST_PHASE_S:g} s cannot be told apart: use more sequences "
-            "or longer ones"
+            Reason(
+                "phase_too_short",
+                phase=phase,
+                duration_s=duration_s,
+                shortest_phase_s=SHORTEST_PHASE_S,
+            )
         )
     if energy[0] is None:
         return energy

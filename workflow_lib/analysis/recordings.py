@@ -39,6 +39,7 @@ from workflow_lib.records import (
     read_record,
 )
 from workflow_lib.records.columns import sampled
+from workflow_lib.records.reasons import Reason
 from workflow_lib.table_files import schema
 
 
@@ -80,11 +81,11 @@ class Recording:
     #: GPU → Xid events of the driver; null where they were not recorded
     xid_events: Mapping[int, int] | None
     #: column → why none of its values was recorded
-    absent: Mapping[str, str]
+    absent: Mapping[str, Reason]
 
-    def why_absent(self, column: str) -> str:
+    def why_absent(self, column: str) -> Reason:
         """Why no row has a value of a column."""
-        return self.absent.get(column, f"no sample has a {column}")
+        return self.absent.get(column, Reason("never_read", column=column))
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,13 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     for node in sorted(used):
         for path in (paths.telemetry_start(node), paths.gpu_samples(node)):
             if not path.is_file():
-                unwatched.setdefault(node, f"telemetry/{path.name} is missing")
+                unwatched.setdefault(node, Reason("file_missing", file=f"telemetry/{path.name}"))
     nodes = [node for node in sorted(used) if node not in unwatched]
     starts = {node: read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes}
-    absent = {node: dict(starts[node].missing) for node in nodes}
+    absent = {
+        node: {column: Reason("not_read", why=why) for column, why in start.missing.items()}
+        for node, start in starts.items()
+    }
     clocks = read_clocks(paths, nodes)
     seen = [range(len(start.gpus)) for start in starts.values()]
     stride = 1 + max((gpu for gpus in (*used.values(), *seen) for gpu in gpus), default=0)
@@ -181,7 +185,7 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
         for node, path in files.items():
             for column in columns if not path.is_file() else ():
                 if column.name not in timed:
-                    reason = f"telemetry/{path.name} is missing"
+                    reason = Reason("file_missing", file=f"telemetry/{path.name}")
                     absent[node].setdefault(column.name, reason)
         return _read_tables(files, columns, timed, stride, clocks)
 
@@ -254,10 +258,10 @@ def power_limit_w(start: TelemetryStart, end: TelemetryEnd | None, gpu: int) -> 
     None, and why."""
     limit = start.gpus[gpu].get("power_limit_w") if gpu < len(start.gpus) else None
     if limit is None:
-        return None, "the driver does not report the power limit"
+        return None, Reason("limit_not_told")
     last = dict(enumerate((end and end.power_limits_w) or ())).get(gpu)
     if last is not None and abs(last - limit) > _SAME_LIMIT_W:
-        return None, f"the limit was changed during the run, from {limit:g} W to {last:g} W"
+        return None, Reason("limit_changed", limit=limit, last=last)
     return float(limit), ""
 
 
@@ -317,12 +321,14 @@ def _order(sensors: Numbers, wanted: npt.NDArray[np.bool_]) -> Numbers:
 
 
 def _xid_events(
-    files: Mapping[str, Path], absent: Mapping[str, dict[str, str]]
+    files: Mapping[str, Path], absent: Mapping[str, dict[str, Reason]]
 ) -> dict[str, Counter[int]]:
     """Node → GPU → number of Xid events, for each node that has the file."""
     there = {node: path for node, path in files.items() if path.is_file()}
     for node in files.keys() - there.keys():
-        absent[node].setdefault("event", f"telemetry/{files[node].name} is missing")
+        absent[node].setdefault(
+            "event", Reason("file_missing", file=f"telemetry/{files[node].name}")
+        )
     found: dict[str, Counter[int]] = {node: Counter() for node in there}
     if there:
         events = read_files(list(there.values()), GPU_EVENTS, (*_TIMED, "event"))

@@ -55,9 +55,10 @@ from workflow_lib.records import (
     write_checksums,
     write_json,
 )
+from workflow_lib.records.reasons import Reason
 from workflow_lib.table_files import schema, table, write_table
 
-_ALTERNATED = "the sampler's rate alternated"
+_ALTERNATED = Reason("rates_alternate")
 
 
 def reduce_run(directory: Path) -> None:
@@ -127,7 +128,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
             f"{paths.failure.name}: it has not ended, or its end has not been classified yet"
         )
     described = _described(paths, ended.outcome)
-    parts = _Parts(otherwise=f"the run ended as {ended.outcome.value}")
+    parts = _Parts(otherwise=Reason("not_completed", outcome=ended.outcome.value))
     if ended.outcome is Outcome.COMPLETED:
         steps = read_steps(paths, cell)
         if cell.telemetry.interleaved_rates_hz:
@@ -135,7 +136,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
         else:
             parts = _whole(paths, cell, steps)
     elif ended.outcome is Outcome.TELEMETRY_INVALID:
-        parts = _unwatched(paths, cell, f"telemetry is invalid: {ended.cause}")
+        parts = _unwatched(paths, cell, Reason("telemetry_invalid", cause=ended.cause))
     identity = {"cell": cell.id, "run": run}
     values = merged(described, _in_time(paths, ended), parts.values)
     summary = {
@@ -169,7 +170,7 @@ def _unwatched(paths: RunPaths, cell: Cell, otherwise: str) -> _Parts:
         values, rows = _training(cell, read_steps(paths, cell), otherwise)
     except (FileNotFoundError, RecordError) as error:
         # Telemetry is also invalid if a rank's record is torn or missing.
-        unread = f"{otherwise}; and the steps cannot be read: {_within(paths, error)}"
+        unread = Reason("steps_unreadable", otherwise=otherwise, why=_within(paths, error))
         return _Parts(otherwise=unread)
     return _Parts(values=values, steps=rows, otherwise=otherwise)
 
@@ -279,11 +280,11 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
         return dict.fromkeys(("gpu_name", "sensors", "simulated"), torn)
     return {
         "sensors": known(
-            ", ".join(sorted({start.source for start in starts})) or None, "no sampler started"
+            ", ".join(sorted({start.source for start in starts})) or None, Reason("no_sampler")
         ),
-        "gpu_name": known(_gpu_name(starts), "no sampler recorded the name of a GPU"),
+        "gpu_name": known(_gpu_name(starts), Reason("no_gpu_name")),
         "simulated": known(
-            any(start.simulated for start in starts) if starts else None, "no sampler started"
+            any(start.simulated for start in starts) if starts else None, Reason("no_sampler")
         ),
     }
 
@@ -291,12 +292,12 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
 def _in_time(paths: RunPaths, ended: OutcomeRecord) -> Values:
     """The run's place in the order of submission, and when it began."""
     order = read_if_there(paths.order, OrderRecord)
-    why = "the run was not submitted by the workflow, or by an earlier version of it"
+    why = Reason("not_submitted_here")
     return {
         "order_seed": known(order and order.seed, why),
         "order_block": known(order and order.block, why),
         "order_place": known(order and order.place, why),
-        "started_unix_s": known(ended.started_unix_s, "the job left no record of its start"),
+        "started_unix_s": known(ended.started_unix_s, Reason("start_not_recorded")),
     }
 
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.known import Known, Values, known, reasons_text
+from workflow_lib.analysis.known import Known, Values, known, missing_of
 from workflow_lib.analysis.steps import Steps, corrected, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import (
@@ -32,13 +32,14 @@ from workflow_lib.records import (
     inapplicable,
     read_if_there,
 )
+from workflow_lib.records.reasons import Reason
 
 #: column → field of LinkReading
 COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
 
 #: far below the 0.25 s that a rank rests before it reads, and above the error of corrected times
 _ROUNDING_S = 0.02
-_NOT_COUNTED = "an earlier version made the run, and its ranks did not count whole steps"
+_NOT_COUNTED = Reason("links_of_earlier_version")
 
 
 def link_values(
@@ -56,7 +57,7 @@ def link_values(
         own = steps.rows.filter(pl.col("rank") == rank)
         reason = _why_not(count, own, steps.clocks.get(node))
         if count is None and steps.ranks[rank].parameters is None:
-            reason = NOT_TOLD
+            reason = Reason("not_told")
         found[node, gpu] = {
             column: _bytes(count, each, counted_steps) if count and not reason else (None, reason)
             for column, each in COLUMNS.items()
@@ -69,32 +70,33 @@ def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | Non
     if count is None:
         return _NOT_COUNTED
     if count.before is None or count.after is None or not count.steps:
-        return count.reason or "no whole step was counted"
+        if count.reason:
+            return Reason("links_not_counted", why=count.reason)
+        return Reason("no_whole_step_counted")
     counted = rows.filter(pl.col("step") >= count.first_step)
     if len(counted) != count.steps:
-        return (
-            f"the rank counted {count.steps} steps from step {count.first_step} on, and recorded "
-            f"{len(counted)}"
+        return Reason(
+            "link_steps_differ", counted=count.steps, first=count.first_step, recorded=len(counted)
         )
     before, after = (corrected(each.unix_time_s, clock) for each in (count.before, count.after))
     earlier = rows.filter(pl.col("step") < count.first_step)["ended_unix_s"]
     late_s = [*(earlier - before), *(before - counted["started_unix_s"])]
     if max(*late_s, *(counted["ended_unix_s"] - after)) > _ROUNDING_S:
-        return "the link counters were read within steps, not between them"
+        return Reason("links_read_within_steps")
     return ""
 
 
 def _bytes(count: LinkCount, field: str, counted_steps: int) -> Known:
     rose = getattr(count.after, field) - getattr(count.before, field)
     if rose < 0:
-        return None, "the link counters ran backwards: the GPU was reset, or they restarted"
+        return None, Reason("link_counters_fell")
     return rose / count.steps * counted_steps, ""
 
 
 #: measures of a run and columns of a GPU, which are columns of STEPS
 COUNTS = ("allocator_retries", "allocator_frees")
-_CPU = "trained on a CPU, whose memory torch's allocator of GPU memory does not hold"
-_EARLIER = "an earlier version made the run, and its ranks did not record their allocator"
+_CPU = Reason("cpu_has_no_gpu_allocator")
+_EARLIER = Reason("allocator_of_earlier_version")
 
 
 def allocator_values(steps: Steps) -> Values:
@@ -124,18 +126,18 @@ def counts_of_rank(steps: Steps, rank: RankRecord) -> Values:
 def _why_absent(rank: RankRecord) -> str:
     if not rank.on_gpu:
         return _CPU
-    return NOT_TOLD if rank.parameters is None else _EARLIER
+    return Reason("not_told") if rank.parameters is None else _EARLIER
 
 
 def _rise(rank: RankRecord, before: list[int | None], after: int | None) -> Known:
     if rank.allocator is None or not rank.on_gpu:
         return None, _why_absent(rank)
     if after is None:
-        return None, f"torch's allocator does not count them ({rank.allocator})"
+        return None, Reason("allocator_does_not_count", allocator=rank.allocator)
     if not before:
-        return None, "without a warm-up, counts of before the measured steps are not known"
+        return None, Reason("no_warmup")
     if before[0] is None or before[0] > after:
-        return None, f"rank {rank.rank}: the counts of torch's allocator ran backwards"
+        return None, Reason("allocator_counts_fell", rank=rank.rank)
     return after - before[0], ""
 
 
@@ -169,9 +171,9 @@ def run_row(
     whole = dict.fromkeys((*MEASURES, *BESIDE_MEASURES), (None, otherwise)) | values
     if values.keys() & MEASURES.keys():
         meaningless = (
-            "inference reports prefill and decode apart, and has no loss"
+            Reason("not_of_inference")
             if workload == "inference"
-            else f"workload {workload} generates nothing"
+            else Reason("workload_generates_nothing", workload=workload)
         )
         whole |= dict.fromkeys(inapplicable(workload), (None, meaningless))
     row = {
@@ -179,7 +181,7 @@ def run_row(
         "run": run,
         "outcome": ended.outcome.value,
         "cause": ended.cause,
-        "missing_reasons": reasons_text(whole),
+        **missing_of(whole),
         **{name: value for name, (value, _) in whole.items()},
     }
     return {column.name: row[column.name] for column in RUNS}
@@ -196,7 +198,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
         "step_time_iqr_s": known(metrics.interquartile_range(times)),
         "tokens_per_s": known(rate * cell.degrees.world_size),
         "tokens_per_s_per_gpu": known(rate),
-        "memory_peak_bytes": _of_fullest(steps, "memory_peak_bytes", "no rank recorded its memory"),
+        "memory_peak_bytes": _of_fullest(steps, "memory_peak_bytes", Reason("memory_not_recorded")),
         **_memory_of_gpus(cell, steps),
         **allocator_values(steps),
     }
@@ -205,7 +207,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
         of_step = losses.filter(pl.col("step") == step)["loss"]
         loss, why = loss_of_ranks(of_step.first(), of_step.min(), of_step.max())  # type: ignore[arg-type]
-        found[name] = known(loss, f"step {step}: {why}")
+        found[name] = known(loss, why.of(f"step {step}") if isinstance(why, Reason) else why)
     found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
     return found | _model_flops(cell, steps, rate, dropped)
 
@@ -213,17 +215,17 @@ def step_values(cell: Cell, steps: Steps) -> Values:
 def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     """Peak memory as torch's allocator held it and as the driver counted it, and the relative error
     of the plan's estimate."""
-    unknown = "no rank recorded it"
+    unknown = Reason("gpu_memory_not_recorded")
     if any(not rank.on_gpu for rank in steps.ranks):
-        unknown = "trained on a CPU, whose memory no driver counts"
+        unknown = Reason("cpu_memory_not_counted")
     reserved, used = (
         _of_fullest(steps, name, unknown) for name in ("memory_reserved_bytes", "memory_used_bytes")
     )
-    not_judged = used[1] or "the driver counted none"
+    not_judged = used[1] or Reason("driver_counted_none")
     if used[0] is not None and reserved[0] is not None and used[0] < reserved[0]:
         # In earlier versions ranks asked the driver at the end of a step, after the allocator had
         # given back some of what the driver had counted.
-        used, not_judged = reserved, "memory_used_peak_bytes is only a lower bound in this run"
+        used, not_judged = reserved, Reason("memory_lower_bound")
         error = None
     else:
         expected = memory.estimate(cell.model, cell.degrees, cell.training)
@@ -242,7 +244,9 @@ def _of_fullest(steps: Steps, name: str, unknown: str) -> Known:
     peaks = steps.rows.group_by("rank").agg(pl.col(name).cast(pl.Float64).max()).sort("rank")
     lacking = peaks.filter(pl.col(name).is_null())["rank"].to_list()
     if lacking:
-        return None, unknown if len(lacking) == peaks.height else f"rank {lacking[0]} recorded none"
+        return None, unknown if len(lacking) == peaks.height else Reason(
+            "rank_recorded_none", rank=lacking[0]
+        )
     return peaks[name].max(), ""
 
 
@@ -251,19 +255,19 @@ def dropped_choices_share(cell: Cell, steps: Steps) -> Known:
     0 if the routing drops none."""
     routing = cell.training.routing
     if routing != "balanced":
-        return (None, "a dense model has no router") if routing is None else (0.0, "")
+        return (None, Reason("no_router")) if routing is None else (0.0, "")
     counts = steps.measured.select("expert_choices", "dropped_choices")
     if any(counts.null_count().row(0)):
-        return None, "a rank did not record what its routers dropped"
+        return None, Reason("drops_not_recorded")
     made, dropped = counts.sum().row(0)
-    return known(dropped / made if made else None, "no router chose an expert")
+    return known(dropped / made if made else None, Reason("no_choice"))
 
 
 def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float, dropped: Known) -> Values:
     """The rate of model FLOPs and the MFUs, without products that were dropped."""
     share, unknown = dropped
     if share is None and cell.training.routing is not None:
-        reason = f"how much of the model was computed is not known: {unknown}"
+        reason = Reason("flops_unknown", unknown=unknown)
         return dict.fromkeys(
             ("model_tflops_per_s_per_gpu", *_CONVENTIONS, "mfu_causal_bf16_peak"), (None, reason)
         )
@@ -291,18 +295,23 @@ def _peak(cell: Cell, steps: Steps, precision: Precision) -> Known:
     hardware = cell.hardware
     devices = sorted({rank.device_name for rank in steps.ranks if rank.device_name})
     if any(not rank.on_gpu for rank in steps.ranks):
-        return None, f"trained on a CPU ({', '.join(devices) or NOT_TOLD}), whose peak is not known"
+        return None, Reason("cpu_peak_unknown", devices=", ".join(devices) or NOT_TOLD)
     for device in devices:
         if why := gpu_models.mismatch(hardware.gpu, device):
             return None, (
-                f"platform {hardware.platform} gives the peak of {hardware.gpu!r}, but trained on "
-                f"another GPU: {why}"
+                Reason(
+                    "other_gpu_than_platform", platform=hardware.platform, gpu=hardware.gpu, why=why
+                )
             )
     peak = hardware.peak_flops_per_s(precision)
     if peak is None and len(devices) == 1:
         peak = gpu_models.peak_flops_per_s(gpu_models.of_device(devices[0]), precision)
     return known(
         peak,
-        f"platform {hardware.platform} gives no {precision} peak, and that of "
-        f"{' and '.join(map(repr, devices)) or 'its GPUs'} is not known",
+        Reason(
+            "peak_unknown",
+            platform=hardware.platform,
+            precision=precision,
+            devices=" and ".join(map(repr, devices)) or "its GPUs",
+        ),
     )

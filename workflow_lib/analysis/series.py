@@ -8,7 +8,6 @@ the reason. A sum over the others would make the step look cheaper than it was.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.records import GPU_SAMPLES, SERIES, SERIES_POINTS, Cell, Hardware
 from workflow_lib.records.columns import sampled
+from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.table_files import schema
 from workflow_lib.words import counted as in_words
 
@@ -161,8 +161,7 @@ def step_rows(
             else:
                 row["sm_clock_mean_mhz"] = figures["mean"]
     for row in rows:
-        missing = row.pop("missing")
-        row["missing_reasons"] = json.dumps(missing, sort_keys=True, ensure_ascii=False)
+        row |= missing(row.pop("missing"))
     return rows
 
 
@@ -202,18 +201,18 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
             "window": window,
             "missing": {},
         }
-        missing = row["missing"]
+        lacking = row["missing"]
         if (present := row.pop("ranks")) < count:
-            lacking = f"{present} of {in_words(count, 'rank')} recorded the step"
+            why = Reason("ranks_lack_step", present=present, ranks=in_words(count, "rank"))
             for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):
-                row[name], missing[name] = None, lacking
+                row[name], lacking[name] = None, why
         row["loss"], no_loss = loss_of_ranks(row["loss"], row.pop("lowest"), row.pop("highest"))
         for name, reason in (
             ("loss", no_loss),
-            ("memory_peak_bytes", "a rank did not record its memory"),
+            ("memory_peak_bytes", Reason("rank_memory_not_recorded")),
         ):
             if row[name] is None:
-                missing[name] = reason
+                lacking[name] = reason
         rows.append(row)
     return rows
 
@@ -245,7 +244,7 @@ def _over_gpus(
     for place, total in enumerate(sums):
         if without[:, place].any():
             node, gpu = recordings.place(sensors[int(without[:, place].argmax())])
-            found.append(f"{node} GPU {gpu}: readings of {quantity} do not cover the whole step")
+            found.append(Reason("not_read_in_step", node=node, gpu=gpu, quantity=quantity))
             continue
         hottest = int(means[:, place].argmax())
         node, gpu = recordings.place(sensors[hottest])

@@ -33,6 +33,7 @@ from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.intervals.change import FEWEST_VALUES, Estimate, change
 from workflow_lib.records import Cell
+from workflow_lib.records.reasons import Reason
 from workflow_lib.words import counted
 
 #: the largest changes that do not matter: of step time and power as shares of their mean, of
@@ -167,9 +168,8 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
     power, power_reason = _series(cell, blocks, recordings, unknown, "power_w")
     temperature, temperature_reason = _series(cell, blocks, recordings, unknown, "temperature_c")
     step_time = Series([block.step_time_s for block in blocks], STEP_TIME_TOLERANCE, True)
-    few = (
-        f"the measured steps make {counted(len(blocks), 'block')} of a second or more; "
-        f"{FEWEST_VALUES} are needed to tell a drift from noise"
+    few = Reason(
+        "too_few_blocks", blocks=counted(len(blocks), "block"), fewest_values=FEWEST_VALUES
     )
     values: Values = {}
     drifts = []
@@ -201,7 +201,7 @@ def _not_told(drifts: Sequence[Drift | None]) -> str:
     """Which quantities may have changed by more than matters, and what would tell."""
     named = zip(("step time", "power", "temperature"), drifts, strict=True)
     untold = [what for what, each in named if each is not None and each.steady is None]
-    return f"noise does not tell whether {' and '.join(untold)} drifted; more measured steps would"
+    return Reason("drift_within_noise", measures=" and ".join(untold))
 
 
 def _series(
@@ -214,12 +214,12 @@ def _series(
     windows = [block.window for block in blocks]
     sensors = recordings.sensors(size)
     if not sensors:
-        return None, "no GPU that a rank used reports its package's power"
+        return None, Reason("no_package_sensor")
     means = mean_over_spans(recordings, sensors, quantity, windows)
     lacking = np.flatnonzero(np.isnan(means).any(axis=1))
     if lacking.size:
         node, _ = recordings.place(sensors[lacking[0]])
-        return None, f"{node}: {quantity} was not read throughout all steps"
+        return None, Reason("not_read_in_steps", node=node, quantity=quantity)
     over_gpus = (means.sum(axis=0) / len(sensors)).tolist()
     if quantity == "power_w":
         return Series(over_gpus, POWER_TOLERANCE, relative=True), ""

@@ -30,6 +30,7 @@ from workflow_lib.records import (
     read_if_there,
     read_record,
 )
+from workflow_lib.records.reasons import Reason
 
 
 def read_clocks(paths: RunPaths, nodes: Iterable[str]) -> dict[str, NodeClock]:
@@ -48,11 +49,14 @@ def corrected(times: Any, clock: NodeClock | None) -> Any:
 def clock_values(clocks: Mapping[str, NodeClock], nodes: int) -> Values:
     """The columns ``clock_skew_s`` and ``clock_error_s``: the largest skew of any node, which was
     corrected, and the largest error that may remain."""
-    reason = next((f"{node}: {clock.reason}" for node, clock in clocks.items() if clock.reason), "")
+    uncompared = [(node, clock.reason) for node, clock in clocks.items() if clock.reason]
+    reason = ""
+    for node, why in uncompared[:1]:
+        reason = Reason("clock_not_compared", node=node, why=why)
     if nodes == 1:
-        reason = "one node has one clock"
+        reason = Reason("one_clock")
     elif len(clocks) < nodes:
-        reason = "an earlier version made the run, and did not compare clocks"
+        reason = Reason("clocks_of_earlier_version")
     if reason:
         return dict.fromkeys(("clock_skew_s", "clock_error_s"), (None, reason))
     return {
@@ -136,9 +140,9 @@ def loss_of_ranks(
     """The loss of a step, from those that ranks recorded: the first, the lowest and the highest; or
     None and why. Ranks that have a loss have that of the global batch, so all have the same."""
     if first is None or lowest is None or highest is None:
-        return None, "no rank recorded the loss"
+        return None, Reason("loss_not_recorded")
     if highest - lowest > _LOSS_ROUNDING * abs(first):
-        return None, f"ranks recorded different losses of one batch: {lowest:g} to {highest:g}"
+        return None, Reason("losses_differ", lowest=lowest, highest=highest)
     return first, ""
 
 

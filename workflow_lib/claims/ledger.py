@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
 from workflow_lib.records import CLAIMS
 from workflow_lib.records.labels import labels
+from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.report.figures.cell_names import marked
 
 MEASURED, PROJECTED = "measured", "projected"
@@ -141,10 +141,9 @@ def _row(known: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
             if cell is not None:
                 row[f"{pair}label_{end}"] = labels[cell]
     # A column of a second side, end or part that does not exist is not missing.
-    missing = {
-        name: row["in_words"]
+    nulls = {
+        name: Reason("as_the_verdict", why=row["in_words"])
         for name in ("estimate", "low", "high", "coverage", "wide_low", "wide_high")
         if row[name] is None
     }
-    row["missing_reasons"] = json.dumps(missing, sort_keys=True, ensure_ascii=False)
-    return row
+    return row | missing(nulls)

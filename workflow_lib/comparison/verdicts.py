@@ -17,7 +17,6 @@ GPU: ``energy_error_share`` says how much, and widens the interval on each side.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -42,6 +41,7 @@ from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design, design
 from workflow_lib.intervals.differences import COVERAGE, FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
+from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.report.figures.cell_names import Row, completed, completed_runs
 
 #: columns that each side has of its cell
@@ -136,9 +136,10 @@ def _row(
         if cell is not None:
             row |= {f"{name}_{end}": cell[name] for name in _OF_A_SIDE}
             row[f"runs_{end}"] = len(completed_runs(side.runs_of(cell)))
-    reasons = {name: reason or in_words for name in _NUMBERS if known.get(name) is None}
+    why = Reason("as_the_verdict", why=reason or in_words)
+    reasons = {name: why for name in _NUMBERS if known.get(name) is None}
     reasons |= known.pop("reasons", {})
-    return {**row, **known, "missing_reasons": json.dumps(reasons, sort_keys=True)}
+    return {**row, **known, **missing(reasons)}
 
 
 def _compared(
@@ -198,11 +199,11 @@ def _same_runs(runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
 
 def _untold(known: Mapping[str, Any]) -> dict[str, str]:
     """Why two sides that have values have no interval, or no effect of order or date."""
-    few = f"a side has fewer than {FEWEST_RUNS} runs"
+    few = Reason("too_few_runs", fewest=FEWEST_RUNS)
     if known["coverage"] is None:
         names = ("coverage", "drift_per_run", "drift_per_run_low", "drift_per_run_high")
         return dict.fromkeys((*names, "date_effect"), few)
-    return {"date_effect": "there are no two dates on which both sides ran"}
+    return {"date_effect": Reason("no_two_dates")}
 
 
 def _verdict(
@@ -275,7 +276,7 @@ def _widened(
     waits = waits_for_host((*of_a[1], *of_b[1]))
     date = allowance(measure, lie, waits, found.coverage or COVERAGE)
     if date is None:
-        why = f"the effect of a date or a node is unknown, and {lie.one_sided_because}"
+        why = Reason("date_effect_unknown", why=lie.one_sided_because)
         return None, dict.fromkeys(_WIDENED, why)
     if is_ratio(measure):
         low, high = found.low / (1 + date), found.high * (1 + date)
@@ -283,15 +284,17 @@ def _widened(
         low, high = found.low - date, found.high + date
     plain = Wide(low, high, date)
     if all(run["simulated"] for run in (*of_a[1], *of_b[1])):
-        return plain, _no_error("simulated readings have no sensor error")
+        return plain, _no_error(Reason("simulated_sensor_error"))
     if is_temperature(measure):
         error = 2 * reading_error_c(measure)
         return Wide(low - error, high + error, date, (-error, error)), {}
     if not measure.gain:
-        return plain, _no_error("the measure does not use a power sensor")
+        return plain, _no_error(Reason("not_of_power"))
     factors = _of_sensors(measure, lie, of_a, of_b)
     if factors is None:
-        return None, dict.fromkeys(_WIDENED, sentences.UNKNOWN_POWER)
+        return None, dict.fromkeys(
+            _WIDENED, Reason("power_error_unknown", why=sentences.UNKNOWN_POWER)
+        )
     # A gain that raises an energy lowers an efficiency.
     least, most = factors if measure.gain > 0 else (1 / factors[1], 1 / factors[0])
     return Wide(low * least, high * most, date, (least, most)), {}
@@ -334,12 +337,12 @@ def _with_energy_errors(
     side's runs; None if one is unknown. And the reasons of null numbers."""
     names = ("energy_error_a", "energy_error_b")
     if wide is None or not is_of_energy(measure):
-        return wide, dict.fromkeys(names, "the measure is not of energy, or has no interval")
+        return wide, dict.fromkeys(names, Reason("not_of_energy"))
     if all(run["simulated"] for run in (*runs_a, *runs_b)):
-        return wide, dict.fromkeys(names, "simulated power has no sensor error")
+        return wide, dict.fromkeys(names, Reason("simulated_sensor_error"))
     shares = [[run["energy_error_share"] for run in runs] for runs in (runs_a, runs_b)]
     if None in shares[0] + shares[1]:
-        why = "no energy counter tells how far the energy of a run is off"
+        why = Reason("no_energy_counter")
         return None, dict.fromkeys((*names, "wide_low", "wide_high", "date_allowance"), why)
     s, t = max(shares[0]), max(shares[1])
     over, under = (s, t) if measure.gain > 0 else (t, s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -12,6 +11,7 @@ from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.effects import Apart, Effects, Place, apart, check, fit
 from workflow_lib.placement.readings import Measured
 from workflow_lib.records import RecordError
+from workflow_lib.records.reasons import Reason, missing
 
 #: a GPU is named where its clock is surely more than this below the mean of all
 BEHIND = 0.02
@@ -75,7 +75,7 @@ def characterise(measured: Measured, threshold: float = BEHIND) -> Characterisat
         row |= _ends("temperature", temperatures[place], "_c")
         row |= _told("slot", parts.slots.get(place[1]), parts.why_not, reasons)
         row |= _told("silicon", parts.silicon.get(place), parts.why_not, reasons)
-        row["missing_reasons"] = json.dumps(reasons, sort_keys=True) if reasons else None
+        row |= missing(reasons) if reasons else {"missing_reasons": None, "missing_codes": None}
         rows.append(row)
     return Characterisation(clocks, power, temperatures, parts, of_nodes, left_out, rows, threshold)
 
@@ -97,7 +97,7 @@ def _row(measured: Measured, place: Place) -> tuple[dict[str, Any], dict[str, st
         "temperature_mean_c": temperature_c,
         "above_inlet_c": temperature_c - fmean(inlets) if known else None,
     }
-    return row, {} if known else {"above_inlet_c": "the node has no sensor of its inlet's air"}
+    return row, {} if known else {"above_inlet_c": Reason("no_inlet_sensor")}
 
 
 def _ends(name: str, effect: Interval, unit: str = "") -> dict[str, float]:
@@ -113,6 +113,6 @@ def _told(
 ) -> Mapping[str, float | None]:
     if effect is not None:
         return _ends(name, effect)
-    missing = (f"{name}_effect", f"{name}_effect_low", f"{name}_effect_high")
-    reasons |= dict.fromkeys(missing, why_not)
-    return dict.fromkeys(missing)
+    names = (f"{name}_effect", f"{name}_effect_low", f"{name}_effect_high")
+    reasons |= dict.fromkeys(names, Reason("not_told_apart", why=why_not))
+    return dict.fromkeys(names)

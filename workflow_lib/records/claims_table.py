@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from workflow_lib.records.columns import Column, columns
+from workflow_lib.records.columns import LATER, Column, columns
 
 #: claims.parquet: one row for each contrast by which a claim is judged. A test without cells, and a
 #: claim without a test, has one row that says so
@@ -97,6 +97,7 @@ CLAIMS = columns(
     ("wide_high", float, "", "upper end of the same"),
     ("assumes", str, "", "what the interval assumes"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
+    ("missing_codes", str, "", "JSON: column → the code of that reason", LATER),
 )
 
 
@@ -140,5 +141,8 @@ SLOTS = (
     *_effect("temperature", "the same for its temperature, without the logarithm", "°C", "_c"),
     *_effect("slot", "part of clock_effect that GPUs of this index share on all nodes"),
     *_effect("silicon", "the rest of clock_effect"),
-    *columns(("missing_reasons", str, "", "JSON: column → why it is null")),
+    *columns(
+        ("missing_reasons", str, "", "JSON: column → why it is null"),
+        ("missing_codes", str, "", "JSON: column → the code of that reason", LATER),
+    ),
 )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from workflow_lib.records.columns import columns
+from workflow_lib.records.columns import LATER, columns
 
 #: comparison.parquet: one row a pair of cells and measure. A pair that did not complete on both
 #: sides has one row without a measure, and so has a cell without a partner
@@ -142,4 +142,5 @@ COMPARISON = columns(
     ),
     ("in_words", str, "", "the same as a sentence, with the interval"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
+    ("missing_codes", str, "", "JSON: column → the code of that reason", LATER),
 )

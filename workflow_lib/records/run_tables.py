@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from workflow_lib.records.columns import columns
+from workflow_lib.records.columns import LATER, columns
 
 _RUN = (
     ("cell", str, "", "the cell's id"),
@@ -16,7 +16,10 @@ _PROFILED = (
     ("run", int, "", "0, the profiled run"),
     ("rank", int, "", "the rank that the trace is of"),
 )
-_REASONS = ("missing_reasons", str, "", "JSON: column → why it is null")
+_REASONS = (
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
+    ("missing_codes", str, "", "JSON: column → the code of that reason", LATER),
+)
 
 #: the most rows that SERIES has for a GPU
 SERIES_POINTS = 150
@@ -41,7 +44,7 @@ STEP_TIMES = columns(
     ("hottest_node", str, "", "that GPU's node"),
     ("hottest_gpu", int, "", "that GPU's index in its node"),
     ("sm_clock_mean_mhz", float, "MHz", "mean over GPUs and the step"),
-    _REASONS,
+    *_REASONS,
 )
 
 #: series.parquet: GPUs over time in a cell's first completed run, one row a GPU and interval
@@ -104,7 +107,7 @@ KERNELS = columns(
     ("bus_bandwidth_bytes_per_s", float, "B/s", "bus_bytes over kernel_s: waiting included"),
     ("transfer_bandwidth_bytes_per_s", float, "B/s", "bus_bytes over transfer_s"),
     ("link_share", float, "", "transfer_bandwidth_bytes_per_s over the link's one-way peak"),
-    _REASONS,
+    *_REASONS,
 )
 
 #: traces.parquet: one row a profiled run and rank
@@ -136,5 +139,5 @@ TRACES = columns(
     ("matched_collectives", int, "", "collectives that were found on all of their ranks"),
     ("trace_bytes", int, "B", "of the trace's JSON text, as far as it was read"),
     ("notes", str, "", "JSON: what was wrong with the trace"),
-    _REASONS,
+    *_REASONS,
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workflow_lib.records.cell_axes import IDENTITY
-from workflow_lib.records.columns import Column, columns
+from workflow_lib.records.columns import LATER, Column, columns
 from workflow_lib.records.measures import ESTIMATES, MEASURES, PROFILED, at_level
 from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
 
@@ -17,8 +17,11 @@ _RUN = (
     ("cell", str, "", "the cell's id"),
     ("run", int, "", "which repeat, from 1"),
 )
-_REASON = ("missing_reasons", str, "", "JSON: column → why it is null")
-_REASONS = columns(_REASON)
+_REASON = (
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
+    ("missing_codes", str, "", "JSON: column → the code of that reason", LATER),
+)
+_REASONS = columns(*_REASON)
 
 
 def _predicted(name: str, what: str) -> tuple[tuple[str, type, str, str], ...]:
@@ -211,7 +214,7 @@ UNUSED_GPUS = columns(
     ("power_limit_w", float, "W", "enforced power limit when sampling began"),
     ("gpu_utilisation_share", float, "", "share of time with a kernel of another job running"),
     ("gpu_memory_used_peak_bytes", float, "B", "device memory in use, highest reading"),
-    _REASON,
+    *_REASON,
 )
 
 #: nodes.parquet: one row a node and run, over the measured steps
@@ -249,7 +252,7 @@ OVERHEAD = columns(
     ("sampler_memory_bytes", float, "B", "the largest sampler's resident memory"),
     ("achieved_rate_hz", float, "Hz", "ticks sampled over time"),
     ("late_share", float, "", "ticks over half a period late or missed, of all that were due"),
-    _REASON,
+    *_REASON,
 )
 
 #: cells.parquet: one row a cell of the plan, infeasible ones included

@@ -50,9 +50,9 @@ def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path: Path) -> None:
     )
     assert row["overlap_share"] == pytest.approx(0.6)
     assert row["idle_share"] == pytest.approx(40 / 220)
-    reasons = json.loads(row["missing_reasons"])
-    assert reasons["bubble_s"] == "the layout is not known"
-    assert reasons["waiting_s"] == "no collective was found on all of its ranks"
+    reasons = json.loads(row["missing_codes"])
+    assert reasons["bubble_s"] == "layout_unknown"
+    assert reasons["waiting_s"] == "no_collective_matched"
 
 
 def test_each_class_has_its_time_and_its_share(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_pipeline_that_was_not_traced_whole_has_no_bubble(tmp_path: Path) -> N
     path = write(tmp_path / "0.json", pipeline_of_two(0))
     (row,) = analyse({0: path}, Degrees(pp=2), ranks_per_node=2).ranks.rows(named=True)
     assert row["bubble_s"] is None
-    assert json.loads(row["missing_reasons"])["bubble_s"] == "rank 1 of its pipeline has no trace"
+    assert json.loads(row["missing_codes"])["bubble_s"] == "pipeline_rank_untraced"
 
 
 def test_stages_whose_clocks_nothing_compares_have_no_bubble(tmp_path: Path) -> None:

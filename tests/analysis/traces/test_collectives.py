@@ -95,8 +95,9 @@ def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path: Path) ->
     row = found.kernels.row(0, named=True)
     assert row["waiting_s"] is None
     assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(2e6 / 100e-6)
-    assert json.loads(row["missing_reasons"])["transfer_bandwidth_bytes_per_s"] == (
-        "some of these collectives were not found on all of their ranks"
+    assert (
+        json.loads(row["missing_codes"])["transfer_bandwidth_bytes_per_s"]
+        == "collectives_unmatched"
     )
     assert found.remarks == (
         "a collective was not traced on all of its ranks, and was not matched",

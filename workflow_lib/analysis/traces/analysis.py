@@ -17,6 +17,7 @@ from workflow_lib.analysis.traces.decoding import Notes
 from workflow_lib.analysis.traces.names import CLASSES, COMMUNICATION
 from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.records import KERNELS, TRACES, Degrees, group_members
+from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.table_files import table
 
 _ALIGNED = ("waiting_s", "transfer_s")
@@ -173,24 +174,24 @@ def _bubble(
     section 2.2.
     """
     if degrees is None:
-        return None, "the layout is not known"
+        return None, Reason("layout_unknown")
     if degrees.pp == 1:
-        return None, "the layout has no pipeline"
+        return None, Reason("no_pipeline")
     pipeline = next(ranks for ranks in group_members(degrees, "pp") if rank in ranks)
     if missing := [other for other in pipeline if other not in work]:
-        return None, f"rank {missing[0]} of its pipeline has no trace"
+        return None, Reason("pipeline_rank_untraced", rank=missing[0])
     frames = []
     for other in pipeline:
         shift = collectives.Shift()
         if ranks_per_node is not None and other // ranks_per_node in shifts:
             shift = shifts[other // ranks_per_node]
         elif ranks_per_node is not None:
-            return None, f"the clock of rank {other} of its pipeline could not be aligned"
+            return None, Reason("pipeline_clock_unaligned", other=other)
         times = (pl.col("start_ns"), pl.col("end_ns"))
         frames.append(work[other].with_columns(time + shift.at(time) for time in times))
     steps = [set(frame["step"]) for frame in frames]
     if not steps[0] or any(step != steps[0] for step in steps):
-        return None, "the ranks of its pipeline were not traced in the same steps"
+        return None, Reason("pipeline_steps_differ")
     windows = (
         pl.concat(frames)
         .group_by("step")
@@ -207,31 +208,31 @@ def _kernel_row(
     matched, reasons = row.pop("matched", 0), {}
     whole = {**row, "share_of_span": row["covered_s"] / rank["span_s"] if rank["span_s"] else None}
     if row["class"] not in COMMUNICATION:
-        whole["missing_reasons"] = "{}"
+        whole |= missing({})
         return whole
     if row["group"] is None:
-        reasons["group"] = "the trace does not name the process group"
+        reasons["group"] = Reason("group_not_named")
     if row["fabric"] is None:
-        reasons["fabric"] = "the ranks of the process group, or those of a node, are not known"
+        reasons["fabric"] = Reason("group_ranks_unknown")
     if row["bus_bytes"] is None:
-        reasons["bus_bytes"] = "the trace does not say the size of every message"
+        reasons["bus_bytes"] = Reason("message_sizes_unknown")
     if matched != row["kernels"]:
         whole |= dict.fromkeys(_ALIGNED)
         for name in _ALIGNED:
-            reasons[name] = "some of these collectives were not found on all of their ranks"
+            reasons[name] = Reason("collectives_unmatched")
     whole["bus_bandwidth_bytes_per_s"] = _ratio(row["bus_bytes"], row["kernel_s"])
     whole["transfer_bandwidth_bytes_per_s"] = _ratio(row["bus_bytes"], whole["transfer_s"])
     peak = peaks.get(row["fabric"] or "")
     whole["link_share"] = _ratio(whole["transfer_bandwidth_bytes_per_s"], peak)
     if peak is None:
-        reasons["link_share"] = "the peak of the link is not known"
+        reasons["link_share"] = Reason("link_peak_unknown")
     for name in ("message_bytes", "bus_bandwidth_bytes_per_s", "transfer_bandwidth_bytes_per_s"):
         if whole[name] is None:
             source = "bus_bytes" if row["bus_bytes"] is None else "transfer_s"
-            reasons[name] = reasons.get(source, "it took no time")
+            reasons[name] = reasons.get(source, Reason("took_no_time"))
     if whole["link_share"] is None:
-        reasons.setdefault("link_share", "the bandwidth is not known")
-    whole["missing_reasons"] = json.dumps(reasons, sort_keys=True, ensure_ascii=False)
+        reasons.setdefault("link_share", Reason("bandwidth_unknown"))
+    whole |= missing(reasons)
     return whole
 
 
@@ -242,10 +243,10 @@ def _rank_row(row: dict[str, Any]) -> dict[str, Any]:
     if reason := whole.pop("bubble_reason"):
         reasons["bubble_s"] = reason
     if whole["span_s"] is None:
-        reasons["span_s"] = "the trace holds no kernels"
+        reasons["span_s"] = Reason("no_kernels")
     for name in (*_ALIGNED, "late_s", "late_collectives"):
         if name not in whole:
-            reasons[name] = "no collective was found on all of its ranks"
+            reasons[name] = Reason("no_collective_matched")
     whole.setdefault("matched_collectives", 0)
     for share, part, of in (
         ("overlap_share", "overlapped_communication_s", "communication_s"),
@@ -253,9 +254,9 @@ def _rank_row(row: dict[str, Any]) -> dict[str, Any]:
     ):
         whole[share] = _ratio(whole[part], whole[of])
         if whole[share] is None:
-            reasons[share] = f"{of} is 0 or null"
+            reasons[share] = Reason("zero_or_null", of=of)
     whole["notes"] = json.dumps(row["notes"], ensure_ascii=False)
-    whole["missing_reasons"] = json.dumps(reasons, sort_keys=True, ensure_ascii=False)
+    whole |= missing(reasons)
     return whole
 
 
