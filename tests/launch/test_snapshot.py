@@ -24,7 +24,7 @@ def code(tmp_path: Path) -> Path:
 
 def test_its_modules_are_those_that_scripts_run():
     package = Path(workflow_lib.__file__).parent
-    template = package / "launch" / "script" / "templates" / "job.sh.j2"
+    template = package / "launch" / "templates" / "job.sh.j2"
     run = set(re.findall(r"-m workflow_lib\.([a-z_.]+)", template.read_text()))
     mains = {
         f"{name}.__main__" if (package / name.replace(".", "/")).is_dir() else name for name in run
@@ -40,7 +40,7 @@ def test_it_is_named_by_its_content_and_written_once(code, tmp_path):
     for path in package.rglob("*.py"):
         os.utime(path, (1e9, 1e9))
     assert snapshot.write(code.parent, snapshot.take(package)).archive == code
-    (package / "report" / "page" / "page.py").write_text("")
+    (package / "report" / "page.py").write_text("")
     assert snapshot.take(package).name == code.name
     (package / "trainers" / "native" / "loop.py").write_text("")
     assert snapshot.take(package).name != code.name
