@@ -372,6 +372,7 @@ def test_a_job_without_an_end_record_ran_where_its_ranks_and_samplers_were(paths
     [
         ("0:9", None, KILLED, "not start"),
         ("73:0", None, "73:0", "signal"),
+        ("77:0", None, "belongs to another", "signal"),
         # Slurm gives the same reason, and its 22.05 slurmd's error 4021 as an exit code if it
         # cannot write the log.
         ("15:53", "JobLaunchFailure", "not start", "signal"),
