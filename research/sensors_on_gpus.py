@@ -1,15 +1,13 @@
-"""What the sensors of this machine's NVIDIA GPUs are worth.
+"""What readings of this machine's NVIDIA GPUs cost, how often they are new, and over which time
+power is a mean.
 
 In parts, each of which prints a table and stands alone:
 
-cost     what each reading costs, with the GPUs idle and under load
-sensor   how often power and energy readings are renewed, and the windows over which they average,
-         from square waves of matrix products
-phases   while the real sampler watches: energy by power against energy by the counter, the GPUs'
-         thermal time constants, and the split of temperatures over the slots
-links    bytes over NVLink against the arithmetic of an all-reduce of known size
+cost     what each reading costs under load
+sensor   how often power and energy are renewed, and the window over which a reading of power is a
+         mean: of what the driver's own samples say, while square waves of matrix products run
 
-Needs torch, numpy, psutil and nvidia-ml-py, and takes about five minutes on four GPUs:
+Needs torch, numpy and nvidia-ml-py, and takes about two minutes:
 
     python3 research/sensors_on_gpus.py --output sensors.jsonl
 """
@@ -17,13 +15,11 @@ Needs torch, numpy, psutil and nvidia-ml-py, and takes about five minutes on fou
 from __future__ import annotations
 
 import os
-import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from threading import Event
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
@@ -31,156 +27,77 @@ sys.path.insert(0, str(REPOSITORY))
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 from benchmarks.measuring.parts import Log, parser, run_parts
-from benchmarks.measuring.processes import make_cell
-from research.measuring import links, load, phases, polling, readings, waves
+from research.measuring import readings
+from research.measuring.load import square_waves, working
+from research.measuring.sensor_response import fit_window, update_period
 
-PARTS = ("cost", "sensor", "phases", "links")
-ALL_REDUCE_BYTES, ALL_REDUCES = 512 * 2**20, 20
+PARTS = ("cost", "sensor")
+#: (period in s, how many), first a wave that brings clocks up. The others share no factor with each
+#: other or with a sensor's period, so that updates meet every phase.
+WAVES = (
+    *((0.4, 5), (0.043, 58), (0.097, 26), (0.151, 17), (0.251, 12), (0.499, 6)),
+    *((0.797, 5), (1.201, 5), (1.999, 4), (3.109, 4)),
+)
 
 
 class Benchmark:
-    """The parts, and the processes that they share."""
+    """The parts, on the first GPUs."""
 
-    def __init__(self, gpus: int, directory: Path, log: Log, device: str = "cuda") -> None:
+    def __init__(self, gpus: int, log: Log) -> None:
         self.gpus = gpus
-        self.directory = directory
         self.log = log
-        self.device = device
-        self._load: load.Load | None = None
-
-    def load(self) -> load.Load:
-        """The load processes, started when they are first asked for."""
-        if self._load is None:
-            started = time.monotonic()
-            self._load = load.Load(range(self.gpus), self.device)
-            self.log.say(f"load processes ready after {time.monotonic() - started:.1f} s")
-        return self._load
-
-    def close(self) -> None:
-        """End the load processes; they are started again when they are next asked for."""
-        if self._load is not None:
-            self._load.close()
-            self._load = None
+        self.nvml, self.handles = readings.open_handles()
 
     def cost(self) -> None:
-        """What each reading costs, idle and under load."""
-        from workflow_lib.telemetry.choice import open_source
-
-        nvml, handles = polling.open_handles()
-        source = open_source(make_cell(self.gpus, 10.0), "benchmark")
-        try:
-            calls = {
-                **readings.nvml_readings(nvml, handles[: self.gpus]),
-                **readings.source_readings(source),
-            }
-            # Processes that wait on idle GPUs, so that only the load differs.
-            worker = self.load()
-            time.sleep(1.0)
-            idle = self._costs(nvml, calls, "idle")
-            worker.begin([(0.0, 300.0)], phases.MATRIX)
+        """What each reading costs while the GPUs work."""
+        rows = []
+        with working(range(self.gpus), [(0.0, 300.0)]):
             time.sleep(3.0)
-            try:
-                loaded = self._costs(nvml, calls, "load")
-            finally:
-                worker.finish(60, abort=True)
-        finally:
-            source.close()
-        self.log.table(
-            (
-                "reading, µs a call",
-                *(f"{when} {what}" for when in ("idle", "load") for what in _COSTS),
-                "answer under load",
-            ),
-            [
-                (name, *_cost_cells(idle.get(name)), *_cost_cells(loaded.get(name)), answer)
-                for name in calls
-                for answer in [loaded[name].answer if name in loaded else "failed"]
-            ],
-        )
-
-    def _costs(
-        self, nvml: Any, calls: Mapping[str, readings.Reading], state: str
-    ) -> dict[str, readings.Cost]:
-        costs = {}
-        for name, call in calls.items():
-            try:
-                costs[name] = readings.cost_of(nvml, call, self.gpus)
-            except Exception as error:  # a call that this driver cannot make costs no other
-                self.log.say(f"{name}: {type(error).__name__}: {error}")
-                continue
-            self.log.row("cost", reading=name, state=state, cost=costs[name])
-        return costs
+            for name, call in readings.nvml_readings(self.nvml, self.handles).items():
+                cost = readings.cost_of(self.nvml, call, self.gpus)
+                self.log.row("cost", reading=name, cost=cost)
+                times_us = (cost.wall_p50_us, cost.wall_p99_us, cost.cpu_p50_us)
+                rows.append((name, *(f"{us:.1f}" for us in times_us), cost.declined))
+        self.log.table(("reading, µs a call", "median", "p99", "CPU, median", "declined"), rows)
 
     def sensor(self) -> None:
-        """How often readings are renewed, and their windows."""
-        waves.Waves(self.gpus, self.load(), self.log).run()
+        """How often readings are renewed, and the window of power, on the first two GPUs, which are
+        enough and spare the site's power supply. Raises ValueError where too little was seen.
+        """
+        seen = self._seen()
+        periods, windows = [], []
+        for (name, gpu), changes in seen.items():
+            self.log.row("sensor-raw", reading=name, gpu=gpu, seen=changes)
+            period = update_period([at for at, _ in changes])
+            self.log.row("period", reading=name, gpu=gpu, period=period)
+            periods.append((name, str(gpu), str(len(changes)), *_ms(*period)))
+        self.log.table(("reading", "GPU", "updates", "period, ms", "from", "to"), periods)
+        for gpu in sorted({gpu for _, gpu in seen}):
+            found = fit_window(seen["power", gpu], seen[readings.SAMPLES, gpu])
+            self.log.row("window", gpu=gpu, window=found)
+            times = _ms(found.window_s, found.low_s, found.high_s, found.delay_s)
+            windows.append((str(gpu), *times, f"{found.r2:.4f}", str(found.left_out)))
+        heads = ("GPU", "window of power, ms", "from", "to", "delay", "R²", "left out")
+        self.log.table(heads, windows)
 
-    def phases(self) -> None:
-        """Energy, thermal time constants and slots."""
-        phases.Phases(self.gpus, self.load(), self.directory / "phases", self.log).run()
-
-    def links(self) -> None:
-        """Counted bytes over what a ring sends, for 2 GPUs and more."""
-        self.close()  # their processes hold memory and contexts that are not needed here
-        if self.gpus < 2:
-            self.log.say("one GPU sends nothing over links (skipped)")
-            return
-        worlds = list(range(2, self.gpus + 1))
-        rows = []
-        for algorithm in ("Ring", None):
-            found = links.all_reduce_counts(
-                worlds, ALL_REDUCE_BYTES, ALL_REDUCES, algorithm, self.device
-            )
-            for row in found:
-                self.log.row("links", size_bytes=ALL_REDUCE_BYTES, repeats=ALL_REDUCES, **row)
-            for world in worlds:
-                rows.append(_links_cells([row for row in found if row["ranks"] == world]))
-        self.log.table(
-            (
-                "all-reduce",
-                "GPUs",
-                "expected/GB",
-                "all links sent, difference/%",
-                "received/%",
-                "sum of links sent/%",
-                "received/%",
-                "links",
-                "ms each",
-            ),
-            rows,
-        )
+    def _seen(self) -> dict[tuple[str, int], list[readings.Change]]:
+        """What changed while the waves ran, by reading and GPU."""
+        spans, gpus, stop = square_waves(WAVES), range(min(2, self.gpus)), Event()
+        keys = [(name, gpu) for name in readings.POLLED for gpu in gpus]
+        with ThreadPoolExecutor(len(keys)) as pool, working(gpus, spans) as began_unix_s:
+            try:
+                polling = [
+                    pool.submit(readings.changes_of, self.nvml, name, self.handles[gpu], stop)
+                    for name, gpu in keys
+                ]
+                time.sleep(began_unix_s + spans[-1][1] - time.time())
+            finally:
+                stop.set()
+            return {key: each.result() for key, each in zip(keys, polling, strict=True)}
 
 
-_COSTS = ("p50", "p99", "CPU p50")
-
-
-def _cost_cells(cost: readings.Cost | None) -> tuple[str, ...]:
-    if cost is None:
-        return ("–",) * 3
-    return (f"{cost.wall_p50_us:.1f}", f"{cost.wall_p99_us:.1f}", f"{cost.cpu_p50_us:.1f}")
-
-
-def _links_cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The GPUs' mean difference of counted from expected bytes, and the largest of any GPU."""
-    expected = rows[0]["expected_bytes"]
-
-    def difference(values: Sequence[float | None]) -> str:
-        counted = [100 * (value / expected - 1) for value in values if value is not None]
-        if len(counted) < len(values):
-            return str(rows[0]["all_links"].get("reason", "not counted"))[:40]
-        return f"{statistics.fmean(counted):+.2f} ({max(counted, key=abs):+.2f})"
-
-    return (
-        str(rows[0]["algorithm"]),
-        str(rows[0]["ranks"]),
-        f"{expected / 1e9:.3f}",
-        difference([row["all_links"].get("sent") for row in rows]),
-        difference([row["all_links"].get("received") for row in rows]),
-        difference([row["links_sent"] for row in rows]),
-        difference([row["links_received"] for row in rows]),
-        str(rows[0]["links_counted"]),
-        f"{1e3 * statistics.fmean(row['all_reduce_s'] for row in rows):.2f}",
-    )
+def _ms(*times_s: float) -> tuple[str, ...]:
+    return tuple(f"{1e3 * each:.2f}" for each in times_s)
 
 
 def main() -> int:
@@ -194,13 +111,8 @@ def main() -> int:
         return 0
     log = Log(options.output)
     log.say(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}")
-    with tempfile.TemporaryDirectory() as temporary:
-        benchmark = Benchmark(gpus, options.keep or Path(temporary), log)
-        parts = {name: getattr(benchmark, name) for name in PARTS}
-        try:
-            return run_parts(parts, options.parts, log)
-        finally:
-            benchmark.close()
+    benchmark = Benchmark(gpus, log)
+    return run_parts({name: getattr(benchmark, name) for name in PARTS}, options.parts, log)
 
 
 if __name__ == "__main__":

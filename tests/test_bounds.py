@@ -34,11 +34,11 @@ BOMB = "\n".join(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (BOMB, "over 100000 values, with its aliases"),
-        ("a: &a [*a]", "an alias stands for a list or mapping that it lies in"),
-        ("[" * 5000, "lists and mappings lie more than 16 deep"),
-        ("a: " + "9" * 5000, "it holds a value that is none"),
-        ("a: b\n" * 60_000, "over 256 KiB, more than a file of the configuration has"),
+        (BOMB, "over 100000 values"),
+        ("a: &a [*a]", "an alias"),
+        ("[" * 5000, "more than 16"),
+        ("a: " + "9" * 5000, "4300 digits"),
+        ("a: b\n" * 60_000, "over 256 KiB"),
         ("a: b\0", "not valid YAML"),
     ],
     ids=["aliases", "cycle", "depth", "number", "size", "null"],

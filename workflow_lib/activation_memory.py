@@ -85,7 +85,7 @@ class Layer:
 
 def tokens_of_rank(model: Model, degrees: Degrees, training: Training) -> int:
     """Tokens of a micro-batch on a rank; its whole tensor-parallel group together has as many."""
-    return training.micro_batch_size * model.sequence_length // degrees.cp
+    return training.micro_batch_size * degrees.length_of_rank(model.sequence_length)
 
 
 def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:

@@ -58,38 +58,28 @@ def hardware_of(name: str, platform: Platform) -> records.Hardware:
         return scaled(given_tflops, 1e12) if known is None else known
 
     gigabytes = platform.gpu_memory_gb
+    alike = {field.name for field in fields(records.Hardware)} & Platform.model_fields.keys()
     return records.Hardware(
+        **{field: getattr(platform, field) for field in alike},
         platform=name,
-        gpu=platform.gpu,
-        gpus_per_node=platform.gpus_per_node,
-        gpus_per_package=platform.gpus_per_package,
         gpu_memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
         peak_bf16_flops_per_s=peak("bf16", platform.peak_bf16_tflops),
         peak_fp32_flops_per_s=peak("fp32", platform.peak_fp32_tflops),
-        power_limit_w=platform.power_limit_w,
-        airflow=platform.airflow,
         intra_node_bytes_per_s=scaled(platform.link_gb_per_s, 1e9),
         inter_node_bytes_per_s=scaled(platform.network.gbit_per_s or None, 1e9 / 8),
         peak_fp8_flops_per_s=peak("fp8", platform.peak_fp8_tflops),
-        emulated=platform.emulated,
     )
 
 
 def _telemetry(platform: Platform, protocol: Protocol) -> records.Telemetry:
-    rates = protocol.interleaved_rates_hz
-    cool_down_to_c, cool_down_limit_s = None, 0.0
+    if platform.idle_temperature_c is None:
+        protocol = protocol.model_copy(update={"cool_down": None})
+    given = {"source": platform.telemetry, **protocol.fields_of(records.Telemetry)}
+    if "sample_rate_hz" not in given:
+        given["sample_rate_hz"] = max(protocol.interleaved_rates_hz)
     if protocol.cool_down is not None and platform.idle_temperature_c is not None:
-        cool_down_to_c = platform.idle_temperature_c + protocol.cool_down.within_c
-        cool_down_limit_s = protocol.cool_down.limit_s
-    return records.Telemetry(
-        source=platform.telemetry,
-        sample_rate_hz=protocol.sample_rate_hz or max(rates),
-        idle_baseline_s=protocol.idle_baseline_s,
-        interleaved_rates_hz=rates,
-        block_s=protocol.block_s or 0.0,
-        cool_down_to_c=cool_down_to_c,
-        cool_down_limit_s=cool_down_limit_s,
-    )
+        given["cool_down_to_c"] = platform.idle_temperature_c + protocol.cool_down.within_c
+    return records.Telemetry(**given)
 
 
 def _software(platform: Platform) -> dict[str, str]:

@@ -17,12 +17,12 @@ from workflow_lib.config import (
 )
 from workflow_lib.records import Cell, bounds
 from workflow_lib.records.cell_axes import AXES
+from workflow_lib.records.degrees import DEGREES
 from workflow_lib.study import ConfigError
 
 LIMITS = ("power_limits_w", "clock_limits_mhz")
 #: what all cells of an entry have alike
 OF_ENTRY = ("nodes", "gpu_order", "gpu_uuids", *LIMITS, "cool_down")
-DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 
 def refuse_too_many(spec: SweepSpec, platform_name: str) -> None:

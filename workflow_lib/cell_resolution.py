@@ -6,13 +6,14 @@ Two points that would run the same become the same cell.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from workflow_lib import feasibility
-from workflow_lib.cell_matrix import DEGREES
 from workflow_lib.config import OF_A_WORKLOAD, Platform, Protocol, TrainingAxes
 from workflow_lib.records import Degrees, Model, Training, axes
+from workflow_lib.records.degrees import DEGREES, FACTORS
 from workflow_lib.trainers import capabilities
 
 
@@ -37,9 +38,10 @@ def degrees_of(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
     given = {key: point[key] for key in (*DEGREES, "stage_layers", "gpu_order", "gpu_uuids")}
     if isinstance(given["stage_layers"], str):
         given["stage_layers"] = ()
-    for rest, other in (("pp", "dp"), ("dp", "pp")):
+    for rest in FACTORS:
         if given[rest] == "rest":
-            given[rest] = max(gpus // (given["tp"] * given["cp"] * given[other]), 1)
+            others = math.prod(given[name] for name in FACTORS if name != rest)
+            given[rest] = max(gpus // others, 1)
     if given["pp"] == 1:
         given["schedule"] = "1f1b"  # without a pipeline the schedule has no meaning
     return plainest(Degrees(**given), model)
@@ -47,7 +49,7 @@ def degrees_of(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
 
 def undivided(point: Mapping[str, Any], gpus: int) -> str | None:
     """Why the other degrees do not divide the GPUs, if one degree is "rest"; else None."""
-    degrees = {name: point[name] for name in ("tp", "cp", "pp", "dp")}
+    degrees = {name: point[name] for name in FACTORS}
     given = {name: degree for name, degree in degrees.items() if degree != "rest"}
     return None if given == degrees else feasibility.undivided(given, gpus)
 
@@ -82,9 +84,7 @@ def training_of(
     for field in axes.fields(Training):
         if OF_A_WORKLOAD.get(field.name, workload) != workload:
             options[field.name] = field.default
-    training = Training(
-        **options, warmup_steps=protocol.warmup_steps, measured_steps=protocol.measured_steps
-    )
+    training = Training(**options, **protocol.fields_of(Training))
     training = capabilities.with_backend(degrees, training, model, wanted)
     if training.backend == "deepspeed" and training.precision == "bf16" and degrees.dp == 1:
         # With one replica, DeepSpeed runs ZeRO-1 for both stages 0 and 1.

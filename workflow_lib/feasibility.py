@@ -136,12 +136,9 @@ def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:
 
 def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     model, degrees, training = cell.model, cell.degrees, cell.training
-    tp, pp, dp = degrees.tp, degrees.pp, degrees.dp
+    tp, dp = degrees.tp, degrees.dp
     if degrees.world_size != gpus:
-        names, factors = ("tp × pp × dp", f"{tp} × {pp} × {dp}")
-        if degrees.cp > 1:
-            names, factors = ("tp × cp × pp × dp", f"{tp} × {degrees.cp} × {pp} × {dp}")
-        yield f"{names} = {factors} = {degrees.world_size}, but there {_are(gpus)}"
+        yield f"{degrees.product}, but there {_are(gpus)}"
     available = platform.nodes * platform.gpus_per_node
     if gpus > available:
         yield (

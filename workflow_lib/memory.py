@@ -13,6 +13,7 @@ from typing import Literal
 from workflow_lib import activation_memory as activations
 from workflow_lib import state_memory as states
 from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records.degrees import PARALLEL
 
 #: The CUDA context, kernels and the communicators of a rank by itself: 2.95 to 3.03 GB in one-GPU
 #: runs on H100 and H200 with torch 2.11 and driver 580.
@@ -127,8 +128,8 @@ def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstima
 
 
 def _runtime_bytes(degrees: Degrees) -> float:
-    above = (degrees.tp, degrees.cp, degrees.pp, degrees.dp, degrees.ep)
-    return CONTEXT_BYTES + DEGREE_BYTES * sum(each > 1 for each in above)
+    above = [name for name in PARALLEL if getattr(degrees, name) > 1]
+    return CONTEXT_BYTES + DEGREE_BYTES * len(above)
 
 
 def _remainders(transient: float) -> float:

@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from workflow_lib import formulas, records
+from workflow_lib import formulas
 from workflow_lib.config import (
     DataSpec,
     Ledger,
     Meters,
     ModelSpec,
     Platform,
-    Published,
     Strict,
     SweepSpec,
     mistakes,
@@ -108,21 +107,20 @@ def load_study(directory: Path) -> Study:
     """
     if not directory.is_dir():
         raise ConfigError(
-            f"{directory}: no such directory; expected the study's configuration: change to the "
-            "clone, or name its config with --config"
+            f"{directory}: no such directory; change to the clone, or name its config by --config"
         )
     return Study(
-        directory=directory,
-        models=_load_all(directory / "models", ModelSpec),
-        platforms=_load_all(directory / "platforms", Platform),
-        data=_load_all(directory / "data", DataSpec),
-        sweeps=_load_all(directory / "sweeps", SweepSpec),
+        directory,
+        _load_all(directory / "models", ModelSpec),
+        _load_all(directory / "platforms", Platform),
+        _load_all(directory / "data", DataSpec),
+        _load_all(directory / "sweeps", SweepSpec),
     )
 
 
 def load_ledger(path: Path) -> Ledger:
     """Read and check a file of claims, such as ``config/claims.yaml``. Raises ConfigError."""
-    return _load(path, Ledger)
+    return checked(str(path), Ledger, plain_of(path))
 
 
 def load_meters(path: Path | None) -> dict[str, SensorError]:
@@ -131,7 +129,8 @@ def load_meters(path: Path | None) -> dict[str, SensorError]:
     named = path or Path("config", "meters.yaml")
     if path is None and not named.is_file():
         return {}
-    return {gpu: meter.error for gpu, meter in _load(named, Meters).gpus.items()}
+    meters = checked(str(named), Meters, plain_of(named))
+    return {gpu: meter.error for gpu, meter in meters.gpus.items()}
 
 
 def remedy(kind: str, name: str, known: Iterable[str]) -> str:
@@ -156,46 +155,34 @@ Spec = TypeVar("Spec", bound=Strict)
 
 def _load_all(directory: Path, kind: type[Spec]) -> Files[Spec]:
     specs: Files[Spec] = Files()
-    for path in sorted(directory.glob("*.yml")):
-        specs.bad[path.stem] = ConfigError(
-            f"{path}: only *.yaml is read; rename it to {path.stem}.yaml"
-        )
-    for path in sorted(directory.glob("*.yaml")):
+    for path in sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"))):
         try:
-            specs[path.stem] = _load_named(path, kind)
+            if path.suffix == ".yml":
+                raise ConfigError(f"{path}: only *.yaml is read; rename it to {path.stem}.yaml")
+            if not NAME.fullmatch(path.stem):
+                raise ConfigError(
+                    f"{path}: {path.stem!r} cannot be a name; it names directories too, so use "
+                    "letters, digits, dots and hyphens"
+                )
+            spec = checked(str(path), kind, plain_of(path))
+            if isinstance(spec, ModelSpec):
+                _check_parameters(path, spec)
+            specs[path.stem] = spec
         except ConfigError as error:
             specs.bad[path.stem] = error
     return specs
-
-
-def _load_named(path: Path, kind: type[Spec]) -> Spec:
-    if not NAME.fullmatch(path.stem):
-        raise ConfigError(
-            f"{path}: {path.stem!r} cannot be a name; it names directories too, so use "
-            "letters, digits, dots and hyphens"
-        )
-    spec = _load(path, kind)
-    if isinstance(spec, ModelSpec):
-        _check_published(path, spec.record(path.stem), spec.published)
-    return spec
-
-
-def _load(path: Path, kind: type[Spec]) -> Spec:
-    return checked(str(path), kind, plain_of(path))
 
 
 def plain_of(path: Path) -> dict[Any, Any]:
     """The keys and values of a configuration file, not yet checked. Raises ConfigError."""
     try:
         plain = read_yaml(path)
-    except RecordError as error:
-        raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except YamlFileError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except (RecordError, YamlFileError) as error:
+        raise ConfigError(str(error)) from None
     if not isinstance(plain, dict):
-        raise ConfigError(f"{path}: expected keys and values, found {mistakes.in_yaml(plain)}")
+        raise ConfigError(f"{path}: expected keys and values, not {mistakes.in_yaml(plain)}")
     return plain
 
 
@@ -206,77 +193,56 @@ def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
-        told = mistakes.told(error, kind)
+        told = mistakes.told(error, kind, plain)
         raise ConfigError("\n".join(f"{source}: {each}" for each in told)) from None
 
 
-def _check_published(path: Path, model: records.Model, published: Published | None) -> None:
-    count = formulas.parameters(model).total
-    if count > bounds.PARAMETERS.most:
+def _check_parameters(path: Path, spec: ModelSpec) -> None:
+    count, made = formulas.parameters(spec.record(path.stem)).total, "the dimensions make"
+    if count > (most := bounds.PARAMETERS.most):
+        raise ConfigError(f"{path}: {made} {count:.5g} parameters, more than {most:.0g}")
+    if spec.published and abs(count / spec.published.parameters - 1) > 0.001:
         raise ConfigError(
-            f"{path}: the dimensions make {count:.5g} parameters, more than "
-            f"{bounds.PARAMETERS.most:.0g}"
+            f"{path}: {made} {count:.5g} parameters, but published.parameters is "
+            f"{spec.published.parameters:.5g}; they must agree within 0.1 %"
         )
-    if published is None:
-        return
-    if abs(count / published.parameters - 1) > 0.001:
-        raise ConfigError(
-            f"{path}: the dimensions make {count:.5g} parameters, but published.parameters is "
-            f"{published.parameters:.5g}; they must agree within 0.1 %"
-        )
-
-
-def _check_idle_temperatures(place: str, platforms: Iterable[str], study: Study) -> None:
-    """Raises ConfigError if GPUs are to cool down and nobody knows to what."""
-    for name in platforms:
-        platform = study.platforms.get(name)
-        if platform is not None and platform.idle_temperature_c is None:
-            raise ConfigError(
-                f"{place}.cool_down: platform {name} has no idle_temperature_c to cool "
-                f"down to; set it in {study.directory}/platforms/{name}.yaml to what its GPUs show "
-                "after long idling, or leave cool_down out"
-            )
 
 
 def check_references(sweep: SweepSpec, study: Study) -> None:
-    """Raise ConfigError, which names the key, if a sweep refers to a file that is not there."""
-
-    def check(key: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-        there = {*known, *(known.bad if isinstance(known, Files) else ())}
-        for name in names:
+    """Raise ConfigError, which names the key, if a sweep refers to a file that is not there, or if
+    GPUs are to cool down and nobody knows to what.
+    """
+    platforms = study.platforms_of(sweep)
+    own: tuple[str, Iterable[str]] = ("platform of this sweep", platforms)
+    named: list[tuple[str, Any, str, Iterable[str]]] = [
+        ("platforms", platforms, "platform", study.platforms),
+        ("data", sweep.data, "data", study.data),
+    ]
+    cooled = [("protocol", sweep.protocol.cool_down, platforms)]
+    for place, entry in ((f"matrix.{number}", each) for number, each in enumerate(sweep.matrix)):
+        named.append((f"{place}.models", entry.models, "model", study.models))
+        named.append((f"{place}.data", entry.data, "data", study.data))
+        named.append((f"{place}.platforms", entry.platforms, *own))
+        cooled.append((place, entry.cool_down, values(entry.platforms or platforms)))
+    for place, out in ((f"exclude.{number}", each) for number, each in enumerate(sweep.exclude)):
+        named.append((f"{place}.data", out.data, "data", study.data))
+        named.append((f"{place}.model", out.model, "model", study.models))
+        # A sweep for all platforms may leave out one that is not there, as in an archive.
+        if not sweep.is_for_all:
+            named.append((f"{place}.platform", out.platform, *own))
+    for key, names, kind, known in named:
+        there = {*known, *getattr(known, "bad", ())}
+        for name in values(names or ()):
             if name not in there:
                 raise ConfigError(
                     f"{key}: no {kind} is called {name!r}; {remedy(kind, name, known)}"
                 )
-
-    platforms = study.platforms_of(sweep)
-    check("platforms", "platform", platforms, study.platforms)
-    if sweep.protocol.cool_down:
-        _check_idle_temperatures("protocol", platforms, study)
-    check("data", "data", [sweep.data], study.data)
-    for number, entry in enumerate(sweep.matrix):
-        check(f"matrix.{number}.models", "model", values(entry.models), study.models)
-        check(f"matrix.{number}.data", "data", sweep.data_of(entry), study.data)
-        if entry.platforms is not None:
-            check(
-                f"matrix.{number}.platforms",
-                "platform of this sweep",
-                values(entry.platforms),
-                platforms,
-            )
-        if entry.cool_down:
-            where = platforms if entry.platforms is None else values(entry.platforms)
-            _check_idle_temperatures(f"matrix.{number}", where, study)
-    for number, exclusion in enumerate(sweep.exclude):
-        if exclusion.data is not None:
-            check(f"exclude.{number}.data", "data", values(exclusion.data), study.data)
-        if exclusion.model is not None:
-            check(f"exclude.{number}.model", "model", values(exclusion.model), study.models)
-        # A sweep for all platforms may leave out one that is not there, as in an archive.
-        if exclusion.platform is not None and not sweep.is_for_all:
-            check(
-                f"exclude.{number}.platform",
-                "platform of this sweep",
-                values(exclusion.platform),
-                platforms,
-            )
+    for place, cool_down, where in cooled:
+        for name in where if cool_down else ():
+            platform = study.platforms.get(name)
+            if platform and platform.idle_temperature_c is None:
+                raise ConfigError(
+                    f"{place}.cool_down: platform {name} has no idle_temperature_c to cool down "
+                    f"to; set it in {study.directory}/platforms/{name}.yaml to what its GPUs show "
+                    "after long idling, or leave cool_down out"
+                )

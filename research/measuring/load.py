@@ -1,197 +1,85 @@
-"""Matrix products on GPUs at times that are said beforehand, in a process for each GPU.
-
-Nothing here imports torch before a process needs it, so that processes which only read sensors stay
-small.
-"""
+"""Matrix products on GPUs at times that are said beforehand, in a process for each GPU."""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import random
 import time
-import traceback
-from collections.abc import Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 #: from, to; in seconds after the beginning of a plan
 Span = tuple[float, float]
+#: rows of the square matrices: products short enough for edges of a millisecond
+_ROWS = 4096
 #: products that wait in the GPU's queue: enough that it never idles, few enough to stop on time
 _QUEUED = 3
-#: of a process to start torch and its GPU
+#: of a process to start torch and its GPU, in seconds
 _START_S = 120.0
 
 
-def square_waves(waves: Sequence[tuple[float, float]]) -> tuple[list[Span], list[float], float]:
-    """Spans of square waves (period, duration; s) that follow one another, each with whole periods;
-    when each wave begins; and when the last one ends.
+def square_waves(waves: Sequence[tuple[float, int]]) -> list[Span]:
+    """Spans of square waves (period in s, how many periods) that follow one another. The first half
+    of each period is on.
     """
     spans: list[Span] = []
-    begins: list[float] = []
     start = 0.0
-    for period_s, duration_s in waves:
-        count = max(1, round(duration_s / period_s))
-        begins.append(start)
+    for period_s, count in waves:
         spans += [(start + i * period_s, start + (i + 0.5) * period_s) for i in range(count)]
         start += count * period_s
-    return spans, begins, start
-
-
-def bursts(start_s: float, end_s: float, seed: int = 4) -> list[Span]:
-    """Bursts of 0.3 to 3 s with pauses of 0.2 to 1.5 s, from ``start_s`` to ``end_s``."""
-    generator = random.Random(seed)
-    spans: list[Span] = []
-    while start_s < end_s:
-        stop = min(start_s + generator.uniform(0.3, 3.0), end_s)
-        spans.append((start_s, stop))
-        start_s = stop + generator.uniform(0.2, 1.5)
     return spans
 
 
-class Load:
-    """A process for each GPU that runs matrix products when told to."""
-
-    def __init__(self, gpus: Sequence[int], device: str = "cuda") -> None:
-        """Start the processes and wait until they are ready. Raises RuntimeError."""
-        context = multiprocessing.get_context("spawn")
-        self._stop = context.Event()
-        self._ends: list[Connection] = []
-        self._processes = []
-        for gpu in gpus:
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_work, args=(device, gpu, theirs, self._stop), daemon=True
-            )
+@contextmanager
+def working(gpus: Sequence[int], spans: Sequence[Span]) -> Iterator[float]:
+    """Let these GPUs work in the spans, until the block is left; gives the wall clock (s) from
+    which the spans count. Raises RuntimeError where a process cannot start, or failed.
+    """
+    context = multiprocessing.get_context("spawn")
+    begin = context.Value("d", 0.0)
+    ready = [context.Event() for _ in gpus]
+    processes = [
+        context.Process(target=_work, args=(gpu, list(spans), event, begin), daemon=True)
+        for gpu, event in zip(gpus, ready, strict=True)
+    ]
+    try:
+        for process in processes:
             process.start()
-            theirs.close()
-            self._ends.append(ours)
-            self._processes.append(process)
-        for end in self._ends:
-            _answer(end, _START_S)
-
-    def begin(self, spans: Sequence[Span], matrix: int, first: int | None = None) -> float:
-        """Let the first GPUs (or all) work in these spans, and the others rest; returns the wall
-        clock from which the spans count.
-
-        ``matrix`` is the rows of the square matrices.
-        """
-        begin = time.time() + 0.5
-        self._stop.clear()
-        for number, end in enumerate(self._ends):
-            works = first is None or number < first
-            end.send((begin, list(spans) if works else [], matrix))
-        return begin
-
-    def finish(self, timeout_s: float, abort: bool = False) -> list[list[Span]]:
-        """Wait for the end of the plan, or break it off; for each GPU, when it really worked (wall
-        clock, s). Raises RuntimeError where a process failed or did not answer.
-        """
-        if abort:
-            self._stop.set()
-        return [_answer(end, timeout_s) for end in self._ends]
-
-    def close(self) -> None:
-        """End the processes."""
-        self._stop.set()
-        for end in self._ends:
-            with contextlib.suppress(OSError):
-                end.send(None)
-        for process in self._processes:
-            process.join(10)
-            if process.is_alive():
-                process.kill()
-                process.join()
+        if not all(event.wait(_START_S) for event in ready):
+            raise RuntimeError(f"a load process was not ready within {_START_S:.0f} s")
+        begin.value = time.time() + 0.5
+        yield begin.value
+        if any(process.exitcode for process in processes):
+            raise RuntimeError("a load process failed; see its message above")
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
-def _answer(end: Connection, timeout_s: float) -> Any:
-    if not end.poll(timeout_s):
-        raise RuntimeError(f"a load process has not answered for {timeout_s:.0f} s")
-    try:
-        kind, value = end.recv()
-    except EOFError:
-        raise RuntimeError("a load process died; see its message above") from None
-    if kind == "error":
-        raise RuntimeError(f"a load process failed:\n{value}")
-    return value
+def _work(gpu: int, spans: list[Span], ready: Any, begin: Any) -> None:
+    import torch
 
-
-def _work(device: str, gpu: int, end: Connection, stop: Any) -> None:
-    try:
-        products = _Products(device, gpu)
-        end.send(("done", []))
-        while (plan := end.recv()) is not None:
-            begin, spans, matrix = plan
-            products.prepare(matrix)
-            worked = []
-            for on, off in spans:
-                if _wait_until(begin + on, stop):
-                    break
-                worked.append(products.run_until(begin + off, stop))
-            end.send(("done", worked))
-    except EOFError:
-        return  # whoever gave the plans is gone
-    except Exception:  # handed to the one who asked, with all that is known of it
-        end.send(("error", traceback.format_exc()))
-
-
-class _Products:
-    def __init__(self, device: str, gpu: int) -> None:
-        import torch
-
-        self._torch = torch
-        self._device = torch.device(device, gpu) if device == "cuda" else torch.device(device)
-        self._cuda = device == "cuda"
-        self._rows = 0
-        if self._cuda:
-            torch.cuda.set_device(gpu)
-            self._events = [torch.cuda.Event() for _ in range(_QUEUED)]
-        else:
-            torch.set_num_threads(1)
-        self.prepare(1024)
-
-    def prepare(self, rows: int) -> None:
-        """Make matrices of that size, and run a product so that nothing is loaded later."""
-        if rows == self._rows:
-            return
-        torch = self._torch
-        self._rows = rows
-        self._matrix = torch.randn(rows, rows, device=self._device, dtype=torch.bfloat16)
-        self._output = torch.empty_like(self._matrix)
-        torch.mm(self._matrix, self._matrix, out=self._output)
-        self._synchronize()
-
-    def run_until(self, end_unix_s: float, stop: Any) -> Span:
-        """Products until the time has come; when the first began and the last had ended."""
-        torch, number = self._torch, 0
-        started = time.time()
-        while time.time() < end_unix_s:
-            if number % 256 == 255 and stop.is_set():
-                break
-            if self._cuda:
-                event = self._events[number % _QUEUED]
-                if number >= _QUEUED:
-                    event.synchronize()
-            torch.mm(self._matrix, self._matrix, out=self._output)
-            if self._cuda:
-                event.record()
+    torch.cuda.set_device(gpu)
+    matrix = torch.randn(_ROWS, _ROWS, device="cuda", dtype=torch.bfloat16)
+    output = torch.empty_like(matrix)
+    torch.mm(matrix, matrix, out=output)  # now, so that nothing is loaded later
+    torch.cuda.synchronize()
+    events = [torch.cuda.Event() for _ in range(_QUEUED)]
+    ready.set()
+    while begin.value == 0.0:
+        time.sleep(0.01)
+    for on, off in spans:
+        time.sleep(max(0.0, begin.value + on - 0.001 - time.time()))
+        while time.time() < begin.value + on:
+            pass
+        number = 0
+        while time.time() < begin.value + off:
+            event = events[number % _QUEUED]
+            if number >= _QUEUED:
+                event.synchronize()
+            torch.mm(matrix, matrix, out=output)
+            event.record()
             number += 1
-        self._synchronize()
-        return started, time.time()
-
-    def _synchronize(self) -> None:
-        if self._cuda:
-            self._torch.cuda.synchronize()
-
-
-def _wait_until(unix_time_s: float, stop: Any) -> bool:
-    """Wait, the last millisecond awake; whether the plan was broken off."""
-    while (left := unix_time_s - time.time()) > 0.001:
-        if left > 0.2:
-            if stop.wait(left - 0.2):
-                return True
-        else:
-            time.sleep(left - 0.001)
-    while time.time() < unix_time_s:
-        pass
-    return bool(stop.is_set())
+        torch.cuda.synchronize()
+    time.sleep(3600)  # with its context, until it is ended

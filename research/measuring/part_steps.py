@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from research.measuring.link_steps import SHARES, exchanges, expected_bytes
+from research.measuring.exchanges import SHARES, exchanges, expected_bytes
 from workflow_lib.records import Degrees, Training
 from workflow_lib.trainers.native import mesh
 from workflow_lib.trainers.native.device import on_gpu

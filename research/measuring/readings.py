@@ -1,164 +1,147 @@
-"""Every reading of NVML that telemetry makes or avoids, as a call on one GPU's handle."""
+"""Readings of NVML: what a call costs, and when its value changes."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 from benchmarks.measuring.pairs import percentile
-from research.measuring.polling import field_value
+from workflow_lib.telemetry.source import visible_gpus
 
-_ALL_LINKS = 0xFFFFFFFF
 _CALLS, _LIMIT_S = 200, 0.6
+_ALL_LINKS = 0xFFFFFFFF
 
 #: gpu → what the driver answers
 Reading = Callable[[int], Any]
+#: when a new value was there (wall clock, s), and the value
+Change = tuple[float, float]
+
+#: functions of NVML that telemetry calls or avoids; strings among arguments name its constants
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "power": ("nvmlDeviceGetPowerUsage",),
+    "core temperature": ("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    "SM clock": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+    "memory clock": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
+    "utilisation": ("nvmlDeviceGetUtilizationRates",),
+    "event bits": ("nvmlDeviceGetCurrentClocksEventReasons",),
+    "memory in use": ("nvmlDeviceGetMemoryInfo",),
+    "energy counter": ("nvmlDeviceGetTotalEnergyConsumption",),
+    "margin to slowdown": ("nvmlDeviceGetMarginTemperature",),
+    "driver's samples": ("nvmlDeviceGetSamples", "NVML_TOTAL_POWER_SAMPLES", 0),
+    "ECC totals": ("nvmlDeviceGetTotalEccErrors", 0, 0),
+    "PCIe throughput": ("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES"),
+}
+#: fields of NVML, with their scopes where they have any
+_FIELDS: dict[str, list[Any]] = {
+    "momentary power": [186],
+    "throttle times": [74, 269, 270, 271],
+    "memory temperature": [82],
+    "PCIe bytes": [197, 198],
+    "NVLink bytes, all links": [(138, _ALL_LINKS), (139, _ALL_LINKS)],
+}
+#: readings whose changes are looked for
+SAMPLES = "driver's samples"
+POLLED = ("power", "energy counter", SAMPLES)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Wall and CPU time of a call in microseconds, and what it answered."""
+    """Wall and CPU time of a call in microseconds, and why the driver declined it, if it did."""
 
     wall_p50_us: float
     wall_p99_us: float
     cpu_p50_us: float
-    cpu_p99_us: float
     calls: int
-    declined: int
-    answer: str
+    declined: str
+
+
+def open_handles() -> tuple[Any, list[Any]]:
+    """The binding, initialised, and the handles of the GPUs that CUDA sees, in its order (by PCI
+    bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID).
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    chosen = visible_gpus(uuids, ("CUDA_VISIBLE_DEVICES",), os.environ)
+    return pynvml, [handles[index] for index in chosen]
+
+
+def nvml_readings(nvml: Any, handles: list[Any]) -> dict[str, Reading]:
+    """Name → call, with the GPU's number."""
+
+    def of_function(name: str, *arguments: Any) -> Reading:
+        function = getattr(nvml, name)
+        known = [getattr(nvml, each) if isinstance(each, str) else each for each in arguments]
+        return lambda gpu: function(handles[gpu], *known)
+
+    def of_fields(asked: list[Any]) -> Reading:
+        return lambda gpu: nvml.nvmlDeviceGetFieldValues(handles[gpu], asked)
+
+    return {
+        **{name: of_function(*function) for name, function in _FUNCTIONS.items()},
+        **{name: of_fields(fields) for name, fields in _FIELDS.items()},
+    }
 
 
 def cost_of(nvml: Any, reading: Reading, gpus: int) -> Cost:
     """What a call costs, over all GPUs in turn: 200 calls, or as many as 0.6 s hold but 3.
 
-    A call that the driver declines costs as well; the answer then is the driver's message.
+    A call that the driver declines costs as well.
     """
-    answer = _answer(nvml, reading, 0)
-    declined, wall, cpu = 0, [], []
+    wall: list[float] = []
+    cpu: list[float] = []
+    declined = ""
     end = time.monotonic() + _LIMIT_S
-    for number in range(_CALLS):
-        if number >= 3 and time.monotonic() > end:
-            break
-        cpu_before = time.process_time()
-        before = time.perf_counter()
+    while len(wall) < _CALLS and (len(wall) < 3 or time.monotonic() < end):
+        cpu_before, before = time.process_time(), time.perf_counter()
         try:
-            reading(number % gpus)
-        except nvml.NVMLError:
-            declined += 1
-        after = time.perf_counter()
+            reading(len(wall) % gpus)
+        except nvml.NVMLError as error:
+            declined = str(error)
+        wall.append(1e6 * (time.perf_counter() - before))
         cpu.append(1e6 * (time.process_time() - cpu_before))
-        wall.append(1e6 * (after - before))
     return Cost(
-        percentile(wall, 0.5),
-        percentile(wall, 0.99),
-        percentile(cpu, 0.5),
-        percentile(cpu, 0.99),
-        len(wall),
-        declined,
-        answer,
+        percentile(wall, 0.5), percentile(wall, 0.99), percentile(cpu, 0.5), len(wall), declined
     )
 
 
-def _answer(nvml: Any, reading: Reading, gpu: int) -> str:
-    try:
-        answer = reading(gpu)
-        if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], list):
-            samples = answer[1]  # nvmlDeviceGetSamples
-            if len(samples) < 2:
-                return f"{len(samples)} samples"
-            span_ms = (samples[-1].timeStamp - samples[0].timeStamp) / 1e3
-            return f"{len(samples)} samples, {span_ms / (len(samples) - 1):.1f} ms apart"
-        if hasattr(answer, "_length_"):
-            return ", ".join(_field(nvml, field) for field in answer)
-        for name in ("used", "gpu", "violationTime"):
-            if hasattr(answer, name):
-                return f"{name} {getattr(answer, name)}"
-    except nvml.NVMLError as error:
-        return str(error)
-    return str(answer)[:60]
+def changes_of(nvml: Any, name: str, handle: Any, stop: Event) -> list[Change]:
+    """What changed of one of ``POLLED`` until ``stop`` is set: W, or J of the counter. It is read
+    at most about 2 000 times a second, and a change lies half-way between the last reading of the
+    old value and the first of the new one. Raises the binding's NVMLError.
+    """
+    if name == SAMPLES:
+        return _driver_samples(nvml, handle, stop)
+    function = getattr(nvml, _FUNCTIONS[name][0])
+    changes: list[Change] = []
+    last: Change | None = None
+    while not stop.wait(0.0005):
+        before = time.time()
+        value = function(handle) / 1e3
+        now = (before + time.time()) / 2
+        if last is not None and value != last[1]:
+            changes.append(((last[0] + now) / 2, value))
+        last = (now, value)
+    return changes
 
 
-def _field(nvml: Any, field: Any) -> str:
-    try:
-        return f"{field_value(nvml, field)} (type {field.valueType})"
-    except nvml.NVMLError as error:
-        return str(error)
-
-
-def nvml_readings(nvml: Any, handles: list[Any]) -> dict[str, Reading]:
-    """Name → call. The calls take the GPU's number."""
-
-    def call(name: str, *arguments: Any) -> Reading:
-        function = getattr(nvml, name)
-        return lambda gpu: function(handles[gpu], *arguments)
-
-    def fields(*ids: int | tuple[int, int]) -> Reading:
-        asked = list(ids)
-        return lambda gpu: nvml.nvmlDeviceGetFieldValues(handles[gpu], asked)
-
-    def newer_samples(gpu: int) -> Any:
-        since_us = int(1e6 * (time.time() - 1.0))
-        return nvml.nvmlDeviceGetSamples(handles[gpu], nvml.NVML_TOTAL_POWER_SAMPLES, since_us)
-
-    wanted: dict[str, Callable[[], Reading]] = {
-        "nothing": lambda: lambda gpu: None,
-        "power usage": lambda: call("nvmlDeviceGetPowerUsage"),
-        "temperature": lambda: call("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        "temperature (V)": lambda: call("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU),
-        "SM clock": lambda: call("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        "memory clock": lambda: call("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
-        "utilisation": lambda: call("nvmlDeviceGetUtilizationRates"),
-        "event reasons": lambda: call("nvmlDeviceGetCurrentClocksEventReasons"),
-        "memory info": lambda: call("nvmlDeviceGetMemoryInfo"),
-        "energy counter": lambda: call("nvmlDeviceGetTotalEnergyConsumption"),
-        "margin temperature": lambda: call("nvmlDeviceGetMarginTemperature"),
-        "samples, all kept": lambda: call("nvmlDeviceGetSamples", nvml.NVML_TOTAL_POWER_SAMPLES, 0),
-        "samples of the last second": lambda: newer_samples,
-        "ECC corrected": lambda: call("nvmlDeviceGetTotalEccErrors", 0, 0),
-        "ECC uncorrected": lambda: call("nvmlDeviceGetTotalEccErrors", 1, 0),
-        "violation status": lambda: call(
-            "nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_POWER
-        ),
-        "PCIe throughput": lambda: call(
-            "nvmlDeviceGetPcieThroughput", nvml.NVML_PCIE_UTIL_TX_BYTES
-        ),
-        "event wait (0)": lambda: _event_wait(nvml, handles),
-        "field 185 power average": lambda: fields(185),
-        "field 186 power instant": lambda: fields(186),
-        "field 74 power cap": lambda: fields(74),
-        "fields 251-253 slowdown": lambda: fields(251, 252, 253),
-        "fields 269-271 slowdown": lambda: fields(269, 270, 271),
-        "fields 74, 269-271": lambda: fields(74, 269, 270, 271),
-        "field 82 memory temperature": lambda: fields(82),
-        "fields 197, 198 PCIe bytes": lambda: fields(197, 198),
-        "fields 138, 139 link 0": lambda: fields((138, 0), (139, 0)),
-        "fields 138, 139 all links": lambda: fields((138, _ALL_LINKS), (139, _ALL_LINKS)),
-    }
-    readings: dict[str, Reading] = {}
-    for name, make in wanted.items():
+def _driver_samples(nvml: Any, handle: Any, stop: Event) -> list[Change]:
+    """The driver keeps somewhat more than two seconds, so they are fetched once a second."""
+    found: dict[int, float] = {}
+    began_us = newest_us = int(time.time() * 1e6)
+    while True:
+        ending = stop.wait(1.0)
         try:
-            readings[name] = make()
-        except (AttributeError, nvml.NVMLError) as error:
-            print(f"{name}: not with this binding or driver ({error})", flush=True)
-    return readings
-
-
-def _event_wait(nvml: Any, handles: list[Any]) -> Reading:
-    events = nvml.nvmlEventSetCreate()
-    for handle in handles:
-        kinds = nvml.nvmlDeviceGetSupportedEventTypes(handle) & nvml.nvmlEventTypeXidCriticalError
-        nvml.nvmlDeviceRegisterEvents(handle, kinds, events)
-    return lambda gpu: nvml.nvmlEventSetWait_v2(events, 0)
-
-
-def source_readings(source: Any) -> dict[str, Reading]:
-    """What the sampler itself calls, through the project's own source."""
-    return {
-        "sampler: read": lambda gpu: source.read(gpu, time.time()),
-        "sampler: counters due": lambda gpu: source.read_counters(gpu, time.time()),
-        "sampler: all counters": lambda gpu: source.read_counters(gpu, time.time(), True),
-        "sampler: power samples": lambda gpu: source.power_samples(gpu),
-        "sampler: events": lambda gpu: source.events(),
-    }
+            _, samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_TOTAL_POWER_SAMPLES, newest_us)
+        except nvml.NVMLError_NotFound:
+            samples = []  # nothing new
+        found |= {each.timeStamp: each.sampleValue.uiVal / 1e3 for each in samples}
+        newest_us = max(found, default=newest_us)
+        if ending:
+            return [(us / 1e6, watts) for us, watts in sorted(found.items()) if us > began_us]

@@ -8,14 +8,16 @@ from tests.launch import runs
 from workflow_lib.launch import attempts
 from workflow_lib.records import RunPaths
 
+FILES = ("ended", "environment", "outcome", "failure", "cool_down")
 
-def test_a_rendered_run_holds_no_evidence(paths):
+
+@pytest.mark.parametrize("name", [*FILES, "telemetry", "steps", "errors", "exits"])
+def test_whatever_a_job_wrote_or_measured_is_evidence(paths, name):
+    found = getattr(paths, name)
+    if name not in FILES:
+        found.mkdir(exist_ok=True)
     assert not attempts.has_evidence(paths)
-
-
-@pytest.mark.parametrize("name", ["ended", "environment", "outcome", "failure", "cool_down"])
-def test_whatever_a_job_wrote_is_evidence(paths, name):
-    getattr(paths, name).write_text("{}")
+    (found if name in FILES else found / "something.csv").write_text("{}")
     assert attempts.has_evidence(paths)
 
 
@@ -36,7 +38,7 @@ def test_all_but_the_cell_and_its_script_is_moved_to_the_next_number(paths):
 
 def test_numbers_go_on_after_the_highest_whatever_else_lies_there(paths):
     (paths.attempts / "9").mkdir(parents=True)
-    (paths.attempts / "notes of mine").mkdir()
+    (paths.attempts / "notes").mkdir()
     runs.end(paths)
     attempts.set_aside(paths)
     assert RunPaths(paths.attempts / "10").ended.exists()
@@ -48,15 +50,6 @@ def test_a_file_that_is_being_written_stays(paths):
     runs.end(paths)
     attempts.set_aside(paths)
     assert half_written.exists()
-
-
-@pytest.mark.parametrize("name", ["telemetry", "steps", "errors", "exits"])
-def test_what_was_measured_before_a_job_was_torn_away_is_evidence(paths, name):
-    directory = getattr(paths, name)
-    directory.mkdir(exist_ok=True)
-    assert not attempts.has_evidence(paths)
-    (directory / "something.csv").touch()
-    assert attempts.has_evidence(paths)
 
 
 def test_a_job_that_sets_aside_keeps_its_claim_and_the_log_that_slurm_writes(paths):

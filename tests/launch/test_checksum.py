@@ -21,7 +21,7 @@ def script(tmp_path: Path) -> Path:
 def test_a_sealed_script_is_intact_and_runs_under_bash(script):
     lines = script.read_text().splitlines()
     assert script_checksum.is_intact(script)
-    assert lines[0] == "#!/usr/bin/env bash"
+    assert lines[0].startswith("#!")
     assert lines[2:] == BODY.splitlines()
 
 
@@ -36,16 +36,12 @@ def test_a_sealed_script_is_intact_and_runs_under_bash(script):
         (b"# sha256", b"# SHA256"),  # no longer a checksum
         (b"bash\n#", b"bash\n#SBATCH --nodes=9\n#"),  # a line above the checksum
         (b"env bash", b"env sh"),
+        *((length, b"") for length in (0, 10, 40, 100, 130)),  # truncated to so many bytes
     ],
 )
 def test_any_edit_is_noticed(script, old, new):
     content = script.read_bytes()
-    assert old in content
-    script.write_bytes(content.replace(old, new))
-    assert not script_checksum.is_intact(script)
-
-
-@pytest.mark.parametrize("length", [0, 10, 40, 100, 130])
-def test_a_truncated_script_is_noticed(script, length):
-    script.write_bytes(script.read_bytes()[:length])
+    changed = content[:old] if isinstance(old, int) else content.replace(old, new)
+    assert changed != content
+    script.write_bytes(changed)
     assert not script_checksum.is_intact(script)

@@ -150,7 +150,7 @@ def test_an_outage_is_said_once_and_survived(cluster, made, capsys):
     time.sleep(PERIOD_S * 4.5)
     assert words(made, "1") == ["RUNNING"]
     said = capsys.readouterr().err
-    assert said.count("\n") == said.count("Unable to contact") == 1
+    assert said.count("\n") == 1
 
 
 def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, monkeypatch):
@@ -169,18 +169,14 @@ def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, monkeyp
     assert gaps == [20, 40, 80, 160, 300, 300]
 
 
-def test_a_database_that_is_down_ends_no_run(cluster, made):
-    cluster.write("sacct", "echo 'Unable to contact slurmdbd' >&2; exit 1")
-    for _ in range(6):
-        assert made.state("1") is None
-        next_period()
-
-
-def test_a_database_that_is_down_keeps_nobody_from_asking_squeue(cluster, made, capsys):
+def test_a_database_that_is_down_ends_no_run_and_keeps_nobody_from_asking_squeue(
+    cluster, made, capsys
+):
     cluster.write("sacct", "echo 'Unable to contact slurmdbd' >&2; exit 1")
     cluster.squeue({"1": "RUNNING"})
     for _ in range(8):
-        made.state("1"), made.state("2")
+        made.state("1")
+        assert made.state("2") is None
         next_period()
     cluster.squeue({"1": "TIMEOUT"})
     next_period()
@@ -189,19 +185,31 @@ def test_a_database_that_is_down_keeps_nobody_from_asking_squeue(cluster, made, 
     assert words(made, "1") == ["TIMEOUT"]
     commands = [line.split()[0] for line in cluster.asked()]
     assert commands.count("sacct") <= 3 < commands.count("squeue")
-    assert capsys.readouterr().err.count("does not answer") == 1
+    assert capsys.readouterr().err.count("slurmdbd") == 1
 
 
-def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch):
-    cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    monkeypatch.setattr(query_results, "FORGOTTEN_AFTER_S", 0.3)
-    started = time.monotonic()
-    assert made.state("1") is None
-    while made.state("1") is None:
-        assert time.monotonic() < started + 10
+@pytest.mark.parametrize(
+    ("accounting", "patience"),
+    [
+        (None, "FORGOTTEN_AFTER_S"),
+        # slurmctld is killed before it has saved a job; the accounting never hears of its end.
+        ({}, "LOST_AFTER_S"),
+        ({"1": "RUNNING"}, "LOST_AFTER_S"),
+    ],
+)
+def test_a_job_that_is_long_gone_is_over_in_the_end(
+    cluster, made, monkeypatch, accounting, patience
+):
+    if accounting is None:
+        cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    else:
+        cluster.sacct(accounting)
+    monkeypatch.setattr(query_results, patience, 0.4)
+    began = time.monotonic()
+    while words(made, "1") != ["LOST"]:
+        assert time.monotonic() < began + 10
         time.sleep(0.02)
-    assert time.monotonic() >= started + 0.3
-    assert words(made, "1") == ["LOST"]
+    assert time.monotonic() >= began + 0.4
 
 
 def never_lost(made: JobStateCache, monkeypatch) -> list[str | None]:
@@ -338,18 +346,6 @@ def test_a_column_that_an_older_sacct_lacks_is_left_out_from_then_on(cluster, ma
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("known", [{}, {"1": "RUNNING"}])
-def test_a_job_that_slurmctld_lost_is_over_in_the_end(cluster, made, monkeypatch, known):
-    """It is killed before it has saved a job; the accounting never hears of that job's end."""
-    cluster.sacct(known)
-    monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.5)
-    began = time.monotonic()
-    while words(made, "1") != ["LOST"]:
-        assert time.monotonic() < began + 10
-        time.sleep(0.02)
-    assert time.monotonic() >= began + 0.5
-
-
 # ------------------------------------------------------------------------- jobs without a number
 
 
@@ -362,10 +358,19 @@ def looked_for(made: JobStateCache, trusted_after_s: float = 0.0, periods: int =
     return found
 
 
-def test_a_job_is_found_by_its_name_in_the_queue(cluster, made):
+def test_a_job_is_found_by_its_name_in_the_queue_while_others_are_asked_for_by_number(
+    cluster, made
+):
     cluster.squeue({"41": "PENDING"})
+    made.state("41")
     assert looked_for(made) == Found("41", is_absent=False)
-    assert "--me --name=wanted" in cluster.asked()[-1]
+    assert any("--me --name=wanted" in line for line in cluster.asked())
+    for _ in range(6):
+        made.state("41"), made.find("other", 1e9, 0.0)
+        next_period()
+    assert words(made, "41") == ["PENDING"]
+    assert sum("--jobs=41" in line for line in cluster.asked()) > 1
+    assert sum("--name=other" in line for line in cluster.asked()) > 1
 
 
 def test_a_job_that_has_left_the_queue_is_found_in_the_accounting(cluster, made):
@@ -389,14 +394,3 @@ def test_there_is_no_such_job_once_both_have_said_so(cluster, made):
 def test_without_accounting_squeue_is_believed_alone(cluster, made, words, is_absent):
     cluster.write("sacct", f"echo '{words}' >&2; exit 1")
     assert looked_for(made) == Found(None, is_absent=is_absent)
-
-
-def test_names_and_numbers_are_asked_for_alternately(cluster, made):
-    cluster.squeue({"1": "RUNNING"})
-    for _ in range(6):
-        made.state("1"), made.find("other", 1e9, 0.0)
-        next_period()
-    kinds = ["--jobs" in line for line in cluster.asked() if line.startswith("squeue")]
-    assert True in kinds
-    assert False in kinds
-    assert words(made, "1") == ["RUNNING"]

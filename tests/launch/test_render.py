@@ -154,17 +154,6 @@ def test_a_profiled_run_is_told_its_steps_and_waits_for_nothing():
     ]
 
 
-def test_a_profiled_run_that_no_sweep_asks_for_is_refused(tmp_path, monkeypatch, capsys):
-    cell = scripts.planned("smoke-h200").cell.id
-    arguments = ["--config", str(scripts.CONFIG), "--results", str(tmp_path), "--root", str(ROOT)]
-    monkeypatch.setattr(
-        sys, "argv", ["launch", "render", *arguments, "--cell", cell, "--run", str(0)]
-    )
-    assert command.main() == 1
-    assert "profiled_steps" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
     planned = scripts.planned("demo")
     site = scripts.platform(
@@ -203,42 +192,43 @@ def test_a_container_gets_the_gpus_that_its_telemetry_reads(source, begins, tmp_
 )
 def test_a_variable_that_the_script_sets_itself_is_refused(name, tmp_path):
     site = scripts.platform(tmp_path, "local", environment={name: "1"})
-    with pytest.raises(job_script.RenderError, match=f"cannot set {name}"):
+    with pytest.raises(job_script.RenderError, match=name):
         scripts.write(scripts.planned("demo").cell, site, tmp_path, tmp_path / "results")
 
 
 @pytest.mark.parametrize("path", ["relative", "/a:b", "/a,b", '/a"b', "/a\\b"])
 def test_a_mount_that_a_container_would_misread_is_refused(path, tmp_path):
-    site = scripts.platform(
-        tmp_path, "h200", container={"runtime": "pyxis", "image": "i", "mounts": [path]}
-    )
-    with pytest.raises(job_script.RenderError, match="cannot be mounted"):
+    container = {"runtime": "pyxis", "image": "i", "mounts": [path]}
+    site = scripts.platform(tmp_path, "h200", container=container)
+    with pytest.raises(job_script.RenderError, match="mounted"):
         scripts.write(scripts.planned("smoke-h200").cell, site, ROOT, tmp_path / "results")
 
 
 @pytest.mark.parametrize(
-    ("run", "code", "word"),
-    [
-        ("/results/run1", job_script.Code(Path("/a:b/0.zip"), None, None), "colon"),
-        ("/results\udc80/run1", scripts.CODE, "UTF-8"),
-    ],
+    ("run", "archive", "word"),
+    [("/run1", "/a:b/0.zip", "colon"), ("/results\udc80/run1", "/0.zip", "UTF-8")],
 )
-def test_code_below_a_colon_and_a_path_that_is_no_text_are_refused(run, code, word):
+def test_code_below_a_colon_and_a_path_that_is_no_text_are_refused(run, archive, word):
+    code = job_script.Code(Path(archive), None, None)
     places = job_script.Places(Path("/r"), Path(run), None, code)
+    site = scripts.study().platforms["local"]
     with pytest.raises(job_script.RenderError, match=word):
-        job_script.job_script(
-            scripts.planned("demo").cell, scripts.study().platforms["local"], places, 15
-        )
+        job_script.job_script(scripts.planned("demo").cell, site, places, 15)
 
 
-def test_only_a_feasible_cell_can_be_rendered(study_directory, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("is_profiled", [False, True])
+def test_only_a_run_that_is_planned_and_feasible_can_be_rendered(
+    study_directory, tmp_path, capsys, monkeypatch, is_profiled
+):
+    """A profiled one where its sweep asks for it."""
     every = cells.expand_study(scripts.study())["demo"].cells
     infeasible = next(each.cell.id for each in every if not each.feasible)
+    cell = scripts.planned("smoke-h200").cell.id if is_profiled else infeasible
     arguments = ["launch", "render", "--config", str(study_directory), "--results", str(tmp_path)]
-    arguments += ["--root", str(tmp_path), "--cell", infeasible, "--run", "1"]
+    arguments += ["--root", str(ROOT), "--cell", cell, "--run", "0" if is_profiled else "1"]
     monkeypatch.setattr(sys, "argv", arguments)
     assert command.main() == 1
-    assert f"{infeasible} cannot run: " in capsys.readouterr().err
+    assert ("profiled_steps" if is_profiled else infeasible) in capsys.readouterr().err
     assert not (tmp_path / "cells").exists()
 
 

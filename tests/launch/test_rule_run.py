@@ -142,7 +142,7 @@ def test_an_error_of_ours_ends_its_run_alone_and_is_in_its_log(together, monkeyp
     monkeypatch.setattr(record_outcome.outcome, "classify", fail)
     together.kill(second)
     assert isinstance(together.end_of(second), ZeroDivisionError)
-    assert "ZeroDivisionError: a mistake" in together.said(second)
+    assert "ZeroDivisionError" in together.said(second)
     assert together.threads[first].is_alive()
 
 

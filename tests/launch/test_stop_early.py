@@ -66,23 +66,41 @@ def finished_process():
     return process.pid
 
 
-def test_a_run_that_steps_and_is_sampled_goes_on(paths):
+@pytest.mark.parametrize(
+    ("fault", "seconds"),
+    [
+        (None, 115),
+        # It steps on in spite of a fault, which shortens the patience.
+        (94, 30),
+    ],
+)
+def test_a_run_that_steps_and_is_sampled_goes_on(paths, fault, seconds):
+    if fault is not None:
+        runs.report(paths, "xid", fault)
     watch = Watch(paths, LIVING, PATIENCE)
     for done in (1, 2, 3):
         keep_steps(paths, done)
-        assert looks(watch, paths, 115)[0] is None
+        assert looks(watch, paths, seconds)[0] is None
 
 
-def test_samplers_that_ended_stop_the_run_at_once(paths):
-    stop, after_s = looks(Watch(paths, finished_process(), PATIENCE), paths, 10)
-    assert (stop.outcome, after_s) == (Outcome.TELEMETRY_INVALID, 0)
-    assert "telemetry ended" in stop.cause
+@pytest.mark.parametrize("xid", [None, 31])
+def test_training_that_hangs_is_stopped_after_two_minutes(paths, xid):
+    """What applications cause is no fault of a GPU."""
+    if xid is not None:
+        runs.report(paths, "xid", xid)
+    stop, after_s = looks(Watch(paths, LIVING, PATIENCE), paths, 300)
+    assert (stop.outcome, after_s) == (Outcome.ERROR, 120)
+    assert "after 2 steps" in stop.cause
 
 
-def test_a_node_that_leaves_no_samples_for_a_minute_stops_the_run(paths):
-    stop, after_s = looks(Watch(paths, LIVING, PATIENCE), paths, 120, samples=False)
-    assert (stop.outcome, after_s) == (Outcome.TELEMETRY_INVALID, 60)
-    assert f"no sample of {runs.NODE} came for 60 s" in stop.cause
+@pytest.mark.parametrize(("has_ended", "expected_s"), [(True, 0), (False, 60)])
+def test_telemetry_that_ends_or_leaves_no_samples_for_a_minute_stops_the_run(
+    paths, has_ended, expected_s
+):
+    samplers = finished_process() if has_ended else LIVING
+    stop, after_s = looks(Watch(paths, samplers, PATIENCE), paths, 120, samples=False)
+    assert (stop.outcome, after_s) == (Outcome.TELEMETRY_INVALID, expected_s)
+    assert has_ended or runs.NODE in stop.cause
 
 
 def test_where_rates_alternate_a_block_without_samples_is_no_loss(paths):
@@ -101,12 +119,6 @@ def test_a_profiled_run_needs_no_telemetry(paths):
     profiled = RunPaths(paths.directory.with_name("run0"))
     paths.directory.rename(profiled.directory)
     assert looks(Watch(profiled, finished_process(), PATIENCE), profiled, 60)[0] is None
-
-
-def test_training_that_hangs_is_stopped_after_two_minutes(paths):
-    stop, after_s = looks(Watch(paths, LIVING, PATIENCE), paths, 300)
-    assert (stop.outcome, after_s) == (Outcome.ERROR, 120)
-    assert "for 120 s after 2 steps" in stop.cause
 
 
 def test_steps_that_always_take_long_are_no_hang(paths):
@@ -136,20 +148,6 @@ def test_a_gpu_that_failed_shortens_the_patience(paths):
     stop, after_s = looks(Watch(paths, LIVING, PATIENCE), paths, 300)
     assert (stop.outcome, after_s) == (Outcome.NODE_FAILURE, 30)
     assert "of node1: Xid 79, " in stop.cause
-    assert "ended for 30 s" in stop.cause
-
-
-def test_a_run_that_steps_on_in_spite_of_a_fault_goes_on(paths):
-    runs.report(paths, "xid", 94)
-    watch = Watch(paths, LIVING, PATIENCE)
-    for done in (1, 2, 3):
-        keep_steps(paths, done)
-        assert looks(watch, paths, 30)[0] is None
-
-
-def test_what_applications_cause_is_no_fault(paths):
-    runs.report(paths, "xid", 31)
-    assert looks(Watch(paths, LIVING, PATIENCE), paths, 115)[0] is None
 
 
 def test_time_in_which_the_job_was_suspended_counts_for_nothing(paths, monkeypatch):
@@ -195,39 +193,35 @@ def test_a_launcher_that_hears_no_signal_is_killed(paths):
 # -------------------------------------------------------------------------- what the run then is
 
 
-def stopped(paths, kind, cause, after_s=10.0):
-    records.write_json(paths.stopped, StopRecord(kind, cause, runs.START_S + after_s))
+def stopped(paths, kind):
+    records.write_json(paths.stopped, StopRecord(kind, "stopped early: hung", runs.START_S + 10))
     for rank in range(2):
-        runs.leave(paths, rank, "SIGTERM", after_s + 1, told=True)
+        runs.leave(paths, rank, "SIGTERM", 11, told=True)
     runs.end(paths, "training", training_exit=143)
 
 
-def test_why_it_was_stopped_is_how_it_ended(paths):
-    stopped(paths, Outcome.ERROR, "the run was stopped early: training hung")
+@pytest.mark.parametrize(
+    ("error_after_s", "words"),
+    [(None, "stopped early: hung"), (5, "a bad batch"), (10.5, "stopped early: hung")],
+)
+def test_why_it_was_stopped_is_how_it_ended_unless_a_rank_failed_before(
+    paths, error_after_s, words
+):
+    stopped(paths, Outcome.ERROR)
+    if error_after_s is not None:
+        runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "a bad batch", error_after_s)
     found = outcome.classify(paths, JobState("FAILED"))
-    assert found.outcome is Outcome.ERROR
-    assert found.cause.endswith("training hung")
-
-
-def test_a_ranks_error_before_the_stop_says_more(paths):
-    stopped(paths, Outcome.ERROR, "the run was stopped early: training hung")
-    runs.fail(paths, 1, Outcome.ERROR, "a bad batch", after_s=5)
-    assert "a bad batch" in outcome.classify(paths, JobState("FAILED")).cause
-
-
-def test_a_ranks_error_after_the_stop_is_its_consequence(paths):
-    stopped(paths, Outcome.ERROR, "the run was stopped early: training hung")
-    runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "nan", after_s=10.5)
-    assert outcome.classify(paths, JobState("FAILED")).outcome is Outcome.ERROR
+    came_first = words == "a bad batch"
+    assert found.outcome is (Outcome.NONFINITE_LOSS if came_first else Outcome.ERROR)
+    assert words in found.cause
 
 
 def test_a_run_that_was_stopped_where_a_gpu_had_failed_is_tried_elsewhere(paths):
     runs.report(paths, "xid", 79)
-    stopped(paths, Outcome.TELEMETRY_INVALID, "the run was stopped early: telemetry ended")
+    stopped(paths, Outcome.TELEMETRY_INVALID)
     found = outcome.classify(paths, JobState("FAILED"))
-    assert found.outcome is Outcome.NODE_FAILURE
-    assert found.failed_nodes == (runs.NODE,)
-    assert "telemetry ended" in found.cause
+    assert (found.outcome, found.failed_nodes) == (Outcome.NODE_FAILURE, (runs.NODE,))
+    assert "stopped early: hung" in found.cause
 
 
 def test_a_run_that_was_suspended_says_so_with_its_cause(paths):
@@ -239,7 +233,7 @@ def test_a_run_that_was_suspended_says_so_with_its_cause(paths):
     runs.end(paths)
     found = outcome.classify(paths, JobState("COMPLETED"))
     assert found.outcome is Outcome.TELEMETRY_INVALID
-    assert "suspended for 12 s" in found.cause
+    assert "for 12 s" in found.cause
 
 
 def test_that_the_job_was_suspended_is_written_when_it_goes_on(paths, tmp_path):

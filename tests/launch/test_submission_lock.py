@@ -36,23 +36,6 @@ def submit(scheduler: Slurm, refused: bool = False) -> None:
             raise NotNowError("not now", may_have_been_submitted=False)
 
 
-def test_nobody_submits_while_another_does():
-    scheduler = Slurm()
-    order: list[str] = []
-
-    def second() -> None:
-        with scheduler.submission_lock():
-            order.append("second")
-
-    with scheduler.submission_lock():
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join(0.2)
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
-
-
 def test_while_slurm_refuses_it_is_asked_ever_more_rarely_whoever_it_is(waits):
     scheduler = Slurm()
     for _ in range(8):

@@ -12,9 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +23,7 @@ from workflow_lib.launch import interruption, job_wait, record_outcome, run_lock
 from workflow_lib.launch.interruption import ToldToEndError
 from workflow_lib.launch.schedulers import choice, queries, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
-from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Submission
 from workflow_lib.launch.schedulers.slurm import Slurm
 from workflow_lib.records import (
@@ -102,17 +100,6 @@ def test_where_there_can_be_no_log_nothing_is_submitted(paths, use):
     assert not paths.submission.exists()
 
 
-def test_the_job_is_on_record_before_anybody_waits_for_it(paths, use):
-    class Watching(Fake):
-        def state(self, job: JobRecord) -> JobState | None:
-            assert records.read_record(paths.job, JobRecord).job_id == job.job_id
-            runs.complete(paths, job.job_id)
-            return JobState("COMPLETED")
-
-    use(Watching(lambda job_id: None))
-    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
-
-
 def test_a_job_that_was_submitted_before_is_waited_for_and_not_submitted_again(paths, use, capsys):
     scheduler = use(Fake())
     job(paths, "41")
@@ -155,26 +142,18 @@ def test_a_failure_is_no_outcome_and_is_set_aside_when_the_run_is_tried_again(pa
     assert paths.script.exists()
 
 
-def test_a_node_failure_is_tried_again_at_once(paths, use, capsys):
-    scheduler = use(
-        Fake(
-            lambda job_id: None,
-            lambda job_id: runs.complete(paths, job_id),
-            states=("NODE_FAIL", "COMPLETED"),
-        )
-    )
-    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
-    assert scheduler.submitted == ["1", "2"]
-    assert read_outcome(RunPaths(paths.attempts / "1").failure) == "node_failure"
-    assert re.search(r"node_failure: .*NODE_FAIL", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED"])
-def test_what_fails_three_times_is_given_up(paths, use, state):
+@pytest.mark.parametrize(
+    ("state", "outcome"), [("NODE_FAIL", "node_failure"), ("PREEMPTED", "preempted")]
+)
+def test_what_the_cluster_took_is_tried_again_at_once_and_given_up_after_three_times(
+    paths, use, state, outcome
+):
     scheduler = use(Fake(*[lambda job_id: None] * 4, states=(state,)))
     assert not run_to_end.run_to_end(paths.directory, "slurm").outcome.is_result
     assert scheduler.submitted == ["1", "2", "3"]
-    assert sorted(path.name for path in paths.attempts.iterdir()) == ["1", "2"]
+    kept = sorted(paths.attempts.iterdir())
+    assert [path.name for path in kept] == ["1", "2"]
+    assert [read_outcome(RunPaths(path).failure) for path in kept] == [outcome] * 2
     assert paths.failure.exists()
 
 
@@ -244,34 +223,33 @@ def test_a_job_that_slurm_takes_back_is_waited_for_until_it_has_run_again(paths,
 def test_an_edited_script_is_refused(paths, use):
     scheduler = use(Fake())
     paths.script.write_text(paths.script.read_text() + "# mine\n")
-    with pytest.raises(SubmissionError, match=r"edited .*Delete it"):
+    with pytest.raises(SubmissionError, match="edited"):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
     assert not paths.job.exists()
 
 
-@contextmanager
-def second_process(paths: RunPaths, capfd: Any) -> Iterator[list[OutcomeRecord]]:
-    """One that waits while the block has the run; it has one outcome once the block is left."""
+@pytest.mark.parametrize("expected", [Outcome.COMPLETED, Outcome.TIMEOUT])
+def test_a_second_process_waits_for_the_first_and_takes_what_it_has(paths, use, capfd, expected):
+    """A failure, too: to try the run again is what the first was asked for."""
+    scheduler = use(Fake())
     outcomes: list[OutcomeRecord] = []
     with run_lock.acquire(paths, Fake()):
-        thread = threading.Thread(
+        second = threading.Thread(
             target=lambda: outcomes.append(run_to_end.run_to_end(paths.directory, "slurm"))
         )
-        thread.start()
-        while "another process waits" not in capfd.readouterr().err:
+        second.start()
+        while "another process" not in capfd.readouterr().err:
             time.sleep(0.01)
-        yield outcomes
-    thread.join()
-
-
-def test_a_second_process_waits_for_the_first_and_takes_its_result(paths, use, capfd):
-    scheduler = use(Fake())
-    with second_process(paths, capfd) as second:
-        records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the first"))
-        runs.complete(paths, "7")
-    assert second[0].outcome == Outcome.COMPLETED
+        if expected is Outcome.COMPLETED:
+            job(paths, "7")
+            runs.complete(paths, "7")
+        else:
+            runs.failure(paths, "timeout")
+    second.join()
+    assert outcomes[0].outcome is expected
     assert scheduler.submitted == []
+    assert not paths.attempts.exists()
 
 
 @pytest.mark.parametrize(
@@ -321,34 +299,23 @@ def interrupted(paths) -> RunPaths:
     return paths
 
 
-def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(interrupted, use, capsys):
-    scheduler = use(Fake())
-    scheduler.found = ["41"]
-    threading.Timer(0.5, runs.complete, [interrupted, "41"]).start()
-    scheduler.states = ["RUNNING"]
-    assert run_to_end.run_to_end(interrupted.directory, "slurm").job_id == "41"
-    assert scheduler.submitted == []
-    known = records.read_record(interrupted.job, JobRecord)
-    assert (known.job_id, known.submitted_by) == ("41", "somebody")
-    assert "00ff00ff is job 41" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("damaged", ["", '{"job_id": "4'])
-def test_a_job_whose_record_was_damaged_is_found_by_its_name(interrupted, use, capsys, damaged):
-    interrupted.job.write_text(damaged)
+@pytest.mark.parametrize("damaged", [None, "", '{"job_id": "4'])
+def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(interrupted, use, damaged):
+    if damaged is not None:
+        interrupted.job.write_text(damaged)
     scheduler = use(Fake(states=("RUNNING",)))
     scheduler.found = ["41"]
     threading.Timer(0.5, runs.complete, [interrupted, "41"]).start()
     assert run_to_end.run_to_end(interrupted.directory, "slurm").job_id == "41"
     assert scheduler.submitted == []
-    assert records.read_record(interrupted.job, JobRecord).job_id == "41"
-    assert "by its name" in capsys.readouterr().err
+    known = records.read_record(interrupted.job, JobRecord)
+    assert (known.job_id, known.submitted_by) == ("41", "somebody")
 
 
-def test_where_nothing_names_the_job_the_message_says_what_to_do(paths, use):
+def test_where_nothing_names_the_job_its_record_is_named(paths, use):
     paths.job.write_text("")
     scheduler = use(Fake())
-    with pytest.raises(records.RecordError, match=f"delete {paths.job}"):
+    with pytest.raises(records.RecordError, match=str(paths.job)):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
 
@@ -372,7 +339,7 @@ def test_while_nobody_can_tell_nothing_is_submitted_and_that_is_said(interrupted
     )
     thread.start()
     said = ""
-    while "has not yet said whether" not in said:
+    while SUBMISSION.job_name not in said:
         said += capfd.readouterr().err
         time.sleep(0.01)
     assert scheduler.submitted == []
@@ -389,14 +356,6 @@ def test_a_submission_without_an_answer_may_have_been_taken(paths, use):
     scheduler.states = ["TIMEOUT"]
     assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "1"
     assert scheduler.submitted == ["1"]
-
-
-def test_what_slurm_does_not_take_now_is_submitted_again(paths, use, capsys):
-    busy = raising(NotNowError("connect failure", may_have_been_submitted=False))
-    scheduler = use(Fake(busy, busy, lambda job_id: runs.complete(paths, job_id)))
-    assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "3"
-    assert len(set(scheduler.names)) == 3
-    assert "again: connect failure" in capsys.readouterr().err
 
 
 def test_what_slurm_refuses_leaves_nothing_to_look_for(paths, use):
@@ -418,16 +377,6 @@ def test_a_job_that_took_the_run_meanwhile_keeps_it(paths, use, capsys):
     assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "77"
     assert records.read_record(paths.job, JobRecord).job_id == "77"
     assert "job 77 owns" in capsys.readouterr().err
-
-
-def test_a_second_process_takes_the_failure_of_the_first(paths, use, capfd):
-    """It does not try the run again at once, which is what the first was asked for."""
-    scheduler = use(Fake())
-    with second_process(paths, capfd) as second:
-        runs.failure(paths, "timeout")
-    assert second[0].outcome == Outcome.TIMEOUT
-    assert scheduler.submitted == []
-    assert not paths.attempts.exists()
 
 
 def test_what_was_half_set_aside_is_set_aside_before_anything_else(paths, use):
@@ -551,6 +500,13 @@ def submission(paths: RunPaths) -> Submission:
     return Submission(paths, records.read_record(paths.cell, Cell), SUBMISSION)
 
 
+def leaves(paths: RunPaths, job_id: str, training_exit: int = 1) -> str:
+    """Shell by which a job leaves its end record."""
+    elsewhere = RunPaths(paths.directory.with_name("end_record"))
+    runs.end(elsewhere, "training", training_exit=training_exit, job_id=job_id)
+    return f"cp {elsewhere.ended} {paths.directory}"
+
+
 def test_sbatch_gets_the_script_and_where_its_log_goes(slurm_paths, commands):
     commands.sbatch("echo '4242;cluster'")
     assert Slurm().submit(submission(slurm_paths)) == "4242"
@@ -573,26 +529,11 @@ def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tm
         Slurm().submit(dataclasses.replace(submission(slurm_paths), paths=backslash))
 
 
-@pytest.mark.parametrize("state", [None, "PENDING", "RUNNING", "COMPLETING", "REQUEUED"])
-def test_a_job_that_waits_or_runs_is_not_over(state):
-    assert not queries.is_over(state and JobState(state))
-
-
-@pytest.mark.parametrize(
-    "state", ["COMPLETED", "CANCELLED by 0", "NODE_FAIL", "OUT_OF_MEMORY", "LOST"]
-)
-def test_a_job_that_slurm_says_has_ended_is_over(state):
-    assert queries.is_over(JobState(state))
-
-
 @pytest.mark.parametrize(
     ("refusal", "key"),
     [
-        (
-            "invalid partition specified: h300\nsbatch: error: Invalid partition name specified",
-            "partition",
-        ),
-        ("User's group not permitted to use this partition", "partition"),
+        ("invalid partition specified: h300", "partition"),
+        ("Users group not permitted to use this partition", "partition"),
         ("Invalid account or account/partition combination specified", "account"),
         ("Invalid qos specification", "qos"),
         ("Requested reservation is invalid", "reservation"),
@@ -604,22 +545,19 @@ def test_a_job_that_slurm_says_has_ended_is_over(state):
         ("Node count specification invalid", "nodes"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "time_limit_max_min"),
         (
-            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "Job violates accounting/QOS policy (job submit limit, users size and/or time limits)",
             "qos, nodes or time_limit_max_min",
         ),
     ],
 )
 def test_a_refusal_names_the_file_and_the_key(slurm_paths, commands, refusal, key):
-    text = "\n".join(
-        f"echo 'sbatch: error: {line}' >&2" for line in refusal.replace("'", "").splitlines()
-    )
-    commands.sbatch(f"{text}\nexit 1")
+    commands.sbatch(f"echo 'sbatch: error: {refusal}\nsbatch: error: Batch job' >&2; exit 1")
     with pytest.raises(SubmissionError) as raised:
         Slurm().submit(submission(slurm_paths))
     message = str(raised.value)
     assert f"Set {key} in" in message
-    assert "platforms/h200.yaml; " in message
-    assert refusal.replace("'", "").splitlines()[0] in message
+    assert "platforms/h200.yaml" in message
+    assert refusal in message
     assert "\n" not in message
 
 
@@ -662,26 +600,16 @@ def test_what_passes_is_told_from_what_is_refused(said, may_have_been_submitted)
     assert error.may_have_been_submitted == may_have_been_submitted
 
 
-def test_an_unknown_refusal_may_pass_and_may_have_been_submitted(slurm_paths, commands):
-    commands.sbatch("echo 'sbatch: error: The moon is in the wrong house' >&2; exit 1")
-    with pytest.raises(UnclearError, match="the wrong house") as raised:
-        Slurm().submit(submission(slurm_paths))
-    assert raised.value.may_have_been_submitted
-
-
 def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
-    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
-    runs.end(end_record, "training", training_exit=1, job_id="4242")
     down = slurm_paths.directory / "down"
     down.touch()
     commands.sbatch(
         f"if rm {down} 2>/dev/null; then"
         " echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1;"
-        f" fi; cp {end_record.ended} {slurm_paths.directory}; echo 4242"
+        f" fi; {leaves(slurm_paths, '4242')}; echo 4242"
     )
     commands.squeue("4242|$name|FAILED|NonZeroExitCode|0|")
-    done = launch(slurm_paths)
-    assert "takes no jobs" in done.stderr
+    assert "takes no jobs" in launch(slurm_paths).stderr
     assert records.read_record(slurm_paths.job, JobRecord).job_id == "4242"
     names = [line for line in commands.arguments() if line.startswith("--job-name=")]
     assert len(set(names)) == 2
@@ -689,8 +617,6 @@ def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
 
 def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_paths, commands):
     """Whoever waits is killed while sbatch is at it; the next one attaches to what it submits."""
-    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
-    runs.end(end_record, "training", training_exit=1, job_id="4242")
     submitted = slurm_paths.directory.parent / "submitted"
     noticed = slurm_paths.directory.parent / "noticed"
     commands.sbatch(
@@ -702,13 +628,13 @@ def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_pat
     commands.write(
         "squeue",
         f'[ ! -e {submitted} ] || echo "4242|$(cat {submitted})|FAILED|NonZeroExitCode|0|"\n'
-        f'case "$*" in *--jobs*) cp {end_record.ended} {slurm_paths.directory};; esac',
+        f'case "$*" in *--jobs*) {leaves(slurm_paths, "4242")};; esac',
     )
     assert launch(slurm_paths).returncode == -signal.SIGKILL
     assert not slurm_paths.job.exists()
     second = start(slurm_paths)
     assert second.stderr is not None
-    assert "another process waits" in second.stderr.readline()
+    assert "another process" in second.stderr.readline()
     noticed.touch()
     _, said = second.communicate(timeout=60)
     assert commands.arguments().count("--parsable") == 1
@@ -758,53 +684,42 @@ def test_ctrl_c_has_slurm_cancel_the_job_and_says_how_it_ended(waiting, slurm_pa
     assert "Traceback" not in said
 
 
-def test_ctrl_c_leaves_a_job_alone_that_was_submitted_by_hand(waiting, slurm_paths, commands):
-    records.write_json(slurm_paths.job, JobRecord("slurm", "4242", 1.0, "the job itself"))
-    slurm_paths.submission.unlink()
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_what_is_not_or_cannot_be_cancelled_is_said_to_go_on(
+    waiting, slurm_paths, commands, is_by_hand
+):
+    if is_by_hand:
+        records.write_json(slurm_paths.job, JobRecord("slurm", "4242", 1.0, "the job itself"))
+        slurm_paths.submission.unlink()
+    else:
+        commands.write("scancel", "echo 'scancel: error: Unable to contact' >&2; exit 1")
     waiting.send_signal(signal.SIGINT)
     said = waiting.communicate(timeout=120)[1]
     assert waiting.returncode == 130
-    assert "it goes on" in said
+    assert "4242" in said
+    assert ("scancel: error: Unable" in said) != is_by_hand
     assert not (commands.directory / "cancelled").exists()
+    assert not slurm_paths.failure.exists()
 
 
 def test_a_job_that_no_node_launched_and_slurm_holds_is_cancelled_and_tried_again(
-    slurm_paths, commands, monkeypatch, capfd
+    slurm_paths, commands, monkeypatch
 ):
     """As after slurmctld died while it launched the job: a node calls the next try a duplicate."""
     monkeypatch.setattr(job_wait, "HELD_FOR_S", 0.3)
     monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.1)
     monkeypatch.setattr(slurm, "ASK_EVERY_S", 0.1)
-    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
-    runs.end(end_record, "training", training_exit=1, job_id="4243")
     cancelled = commands.directory / "cancelled"
     commands.write("scancel", f'echo "$@" >>{cancelled}')
     commands.sbatch(
-        f"[ -e {cancelled} ] || {{ echo 4242; exit; }}\n"
-        f"cp {end_record.ended} {slurm_paths.directory}; echo 4243"
+        f"[ -e {cancelled} ] || {{ echo 4242; exit; }}\n{leaves(slurm_paths, '4243')}; echo 4243"
     )
     commands.squeue(
         "4242|$name|PENDING|launch failed requeued held|0|\n4243|$name|FAILED|NonZeroExitCode|256|"
     )
-    ended = run_to_end.run_to_end(slurm_paths.directory, "slurm")
-    assert ended.job_id == "4243"
-    first = records.read_record(RunPaths(slurm_paths.attempts / "1").failure, OutcomeRecord)
-    assert first.outcome is Outcome.NODE_FAILURE
-    assert "launch the job" in first.cause
+    assert run_to_end.run_to_end(slurm_paths.directory, "slurm").job_id == "4243"
+    assert read_outcome(RunPaths(slurm_paths.attempts / "1").failure) == "node_failure"
     assert cancelled.read_text().split()[-1] == "4242"
-    assert "was cancelled" in capfd.readouterr().err
-
-
-def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, commands):
-    commands.write(
-        "scancel", "echo 'scancel: error: Unable to contact slurm controller' >&2; exit 1"
-    )
-    waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=120)[1]
-    assert waiting.returncode == 130
-    assert "job 4242 could not" in said
-    assert "scancel: error: Unable" in said
-    assert not slurm_paths.failure.exists()
 
 
 @pytest.mark.parametrize(
@@ -890,16 +805,13 @@ def test_after_sigterm_a_run_is_not_tried_again_and_one_under_way_is_taken(paths
 
 
 def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, commands):
-    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
-    runs.end(end_record, "training", training_exit=137)
-    commands.sbatch(f"cp {end_record.ended} {slurm_paths.directory}; echo 4242")
+    commands.sbatch(f"{leaves(slurm_paths, '7', training_exit=137)}; echo 4242")
     commands.squeue("4242|$name|TIMEOUT|TimeLimit|0|")
     done = launch(slurm_paths)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("triptych: timeout: ")
-    assert "(TIMEOUT" in last
     assert last.endswith(f" {slurm_paths.directory}")
     assert read_outcome(slurm_paths.failure) == "timeout"
     assert not slurm_paths.outcome.exists()
@@ -920,8 +832,11 @@ def test_without_sbatch_the_message_says_where_to_run(slurm_paths, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("damage", ["no directory", "no cell", "corrupt job"])
-def test_a_run_whose_files_are_damaged_gives_one_line(slurm_paths, commands, damage):
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [("no directory", "elsewhere"), ("no cell", "cell.json"), ("corrupt job", "job.json")],
+)
+def test_a_run_whose_files_are_damaged_gives_one_line(slurm_paths, commands, damage, named):
     commands.sbatch("echo 4242")
     missing = slurm_paths
     if damage == "no directory":
@@ -934,7 +849,7 @@ def test_a_run_whose_files_are_damaged_gives_one_line(slurm_paths, commands, dam
     assert done.returncode == 1
     assert done.stderr.startswith("triptych: ")
     assert done.stderr.count("\n") == 1
-    assert "elsewhere" in done.stderr or "cell.json" in done.stderr or "job.json" in done.stderr
+    assert named in done.stderr
     assert commands.arguments() == []
 
 
@@ -955,13 +870,3 @@ def test_a_local_job_is_over_when_its_process_is_gone():
     assert queries.is_over(JobState("FINISHED"))
     assert not queries.is_over(JobState("RUNNING"))
     assert not queries.is_over(None)
-
-
-def test_a_script_that_was_started_by_hand_is_a_local_job(tmp_path):
-    script = tmp_path / "job.sh"
-    script.write_text("sleep 30 & child=$!\ntrap 'kill $child; exit' TERM\nwait\n")
-    with subprocess.Popen(["bash", str(script)]) as process:
-        time.sleep(0.2)
-        assert Local().state(local_job(process)) == JobState("RUNNING")
-        process.terminate()
-    assert Local().state(local_job(process)) == JobState("FINISHED")

@@ -117,15 +117,14 @@ def _until(condition, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("wrapper", ["banner"])
-def test_a_wrapper_that_never_submits_is_given_up_with_what_it_said(tmp_path, wrapper):
-    site = Site(tmp_path, wrapper)
+def test_a_wrapper_that_never_submits_is_given_up_with_what_it_said(tmp_path):
+    site = Site(tmp_path, "banner")
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 'module: not found' >&2; exit 127\n")
     done = launch(site.paths, **site.environment, TRIPTYCH_TRUST_ABSENCE_AFTER_S="0.1")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert "127: module: not found; " in last
-    assert last.endswith("tried 8 times")
+    assert "8 times" in last
     assert not site.paths.submission.exists()
 
 

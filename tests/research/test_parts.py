@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks.measuring.parts import Log, run_parts
-from research.measuring.phase_heat import TwoExponentials
+from research.measuring.sensor_response import Window
 
 
 def test_a_part_that_fails_is_told_and_the_next_one_runs(tmp_path, capsys):
@@ -16,7 +16,7 @@ def test_a_part_that_fails_is_told_and_the_next_one_runs(tmp_path, capsys):
 
     parts = {
         "first": fails,
-        "second": lambda: log.row("second", fit=TwoExponentials(1, 2, 0.5, 1, 0)),
+        "second": lambda: log.row("second", fit=Window(1, 0.5, 2, 0, 1, 0)),
     }
     code = run_parts(parts, ["first", "second"], log)
 
@@ -24,7 +24,7 @@ def test_a_part_that_fails_is_told_and_the_next_one_runs(tmp_path, capsys):
     assert code == 1
     assert [row["part"] for row in rows] == ["first", "second"]
     assert rows[0]["error"] == "RuntimeError: no such sensor"
-    assert rows[1]["fit"]["slow_s"] == 2
+    assert rows[1]["fit"]["high_s"] == 2
     assert "no such sensor" in capsys.readouterr().out
     assert run_parts(parts, ["second"], log) == 0
 

@@ -15,6 +15,7 @@ import pytest
 
 from research import parts_on_gpus
 from research.measuring import part_steps
+from research.measuring.exchanges import expected_bytes
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +34,20 @@ def test_layers_have_about_as_many_weights_as_asked(size):
 @pytest.mark.parametrize(("ranks", "sizes"), [(1, []), (2, [2]), (6, [2]), (8, [2, 4, 8])])
 def test_groups_have_powers_of_two(ranks, sizes):
     assert part_steps._group_sizes(ranks) == sizes
+
+
+@pytest.mark.parametrize(
+    ("collective", "megabytes"),
+    [
+        ("all-reduce", 150.0),
+        ("all-gather", 75.0),
+        ("reduce-scatter", 75.0),
+        ("all-to-all", 75.0),
+        ("send/recv", 100.0),
+    ],
+)
+def test_what_a_rank_receives_of_100_mb_over_four_gpus(collective, megabytes):
+    assert expected_bytes(collective, 100_000_000, 4) == megabytes * 1e6
 
 
 def test_a_line_says_the_median_and_its_rate():

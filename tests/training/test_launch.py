@@ -94,7 +94,7 @@ def test_half_an_environment_is_refused(environment):
 
 
 def test_a_wrong_number_of_ranks_is_refused():
-    with pytest.raises(ValueError, match=r"started 2 ranks, .* needs 4"):
+    with pytest.raises(ValueError, match=r"started 2 ranks, .* = 4:"):
         check(TWO_ON_A_NODE, Degrees(tp=2, dp=2))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
 from workflow_lib.config.fields import Strict
-from workflow_lib.records import bounds
+from workflow_lib.records import axes, bounds
 
 #: the range of rates that the sampler can keep
 SLOWEST_HZ, FASTEST_HZ = 1.0, 50.0
@@ -68,6 +68,17 @@ class Protocol(Strict):
     """Steps of the profiled run, after its warm-up. Each cell then has one more run, besides the
     measured ones, which leaves a Kineto trace for each rank. 0 means no profiled run. It is not
     part of the cell."""
+
+    def fields_of(self, record: type) -> dict[str, Any]:
+        """What is given for the fields that a record of a cell has by the same name; a key of
+        cool_down has its name behind it, as in ``cool_down_limit_s``.
+        """
+        given = {
+            **dict(self),
+            **{f"cool_down_{name}": value for name, value in self.cool_down or ()},
+        }
+        names = {field.name for field in axes.fields(record)} & given.keys()
+        return {name: given[name] for name in names if given[name] is not None}
 
     @model_validator(mode="after")
     def _one_rate_or_several(self) -> Protocol:

@@ -20,6 +20,7 @@ from workflow_lib.placement.advice import Advice
 from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import place_name
 from workflow_lib.records import Cell, RecordError, whole_file
+from workflow_lib.records.degrees import DEGREES
 from workflow_lib.study import Files, Study, lookup
 
 
@@ -84,7 +85,6 @@ def record(advice: Advice, placed_cell: str, sweep: str) -> PlacementRecord:
 
 #: of each cell: two pairs of blocks
 REPEATS = 4
-_DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 
 def write(plain: Mapping[str, Any], path: Path) -> None:
@@ -120,7 +120,7 @@ def described(study: Study, advice: Advice) -> dict[str, Any]:
             if OF_A_WORKLOAD.get(name, cell.training.workload) != cell.training.workload:
                 options.pop(name, None)
     own = given | {"models": cell.model.name, "gpus": cell.degrees.world_size}
-    own |= {name: getattr(cell.degrees, name) for name in _DEGREES}
+    own |= {name: getattr(cell.degrees, name) for name in DEGREES}
     for name in ("platforms", "nodes", "stage_layers", "gpu_order", "gpu_uuids"):
         own.pop(name, None)
     even = replace(cell.degrees, stage_layers=()).layers_of_stages(cell.model.layers)

@@ -9,6 +9,7 @@ from statistics import median
 import polars as pl
 
 from workflow_lib import table_files
+from workflow_lib.projection.layouts import NOT_FITTED
 from workflow_lib.projection.machines import published_machine
 from workflow_lib.projection.own_runs import NAMES, OwnRun
 from workflow_lib.records import RUNS
@@ -52,8 +53,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & (pl.col("workload") == "pretrain")
             & ~pl.col("simulated")
             & (pl.col("precision") == "bf16")
-            & (pl.col("cp") == 1)
-            & (pl.col("schedule") == "1f1b")
+            & pl.all_horizontal(pl.col(name) == only for name, only in NOT_FITTED.items())
             & (pl.col("backend") == "torch")
             & (pl.col("compile") | (pl.col("experts") > 0) | (pl.col("zero_stage") < 2))
             & (pl.col("routing").fill_null("dropless") == "dropless")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workflow_lib.projection.machines import Machine
 from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records.degrees import DEGREES
 
 GRADIENT_BYTES = 4
 #: In steps, in 4 bytes: converted, largest, subtracted, exponential, summed, divided; backward
@@ -96,8 +99,12 @@ class Shape:
         return self.vocabulary * self.hidden
 
 
+#: degree that no fitted run of this workflow varies → its only value that is projected
+NOT_FITTED: Mapping[str, Any] = {"cp": 1, "schedule": "1f1b"}
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(Degrees):
     """A model, its workload and its degrees, on a machine."""
 
     machine: Machine
@@ -108,14 +115,6 @@ class Layout:
     micro_batch: int
     #: micro-batches of a step and replica
     micro_batches: float
-    tp: int
-    pp: int
-    dp: int
-    cp: int = 1
-    virtual_stages: int = 1
-    #: layers of each stage, first to last; empty where they are spread evenly
-    stage_layers: tuple[int, ...] = ()
-    ep: int = 1
     #: ZeRO's stage; stage 2 scatters gradients in every pass, and stage 3 gathers weights, too
     sharding: int = 1
     #: none, selective or full
@@ -136,7 +135,7 @@ class Layout:
     @property
     def gpus(self) -> int:
         """The number of GPUs, one for each rank."""
-        return self.tp * self.cp * self.pp * self.dp
+        return self.world_size
 
     @property
     def tokens(self) -> float:
@@ -164,10 +163,7 @@ class Layout:
     @property
     def layers_of_ranks(self) -> tuple[int, ...]:
         """The number of layers on each pipeline rank."""
-        degrees = Degrees(
-            pp=self.pp, virtual_stages=self.virtual_stages, stage_layers=self.stage_layers
-        )
-        spread = degrees.layers_of_stages(self.layers)
+        spread = self.layers_of_stages(self.layers)
         return tuple(sum(spread[rank :: self.pp]) for rank in range(self.pp))
 
 
@@ -180,13 +176,7 @@ def own_layout(model: Model, degrees: Degrees, training: Training, machine: Mach
         sequence_length=model.sequence_length,
         micro_batch=training.micro_batch_size,
         micro_batches=training.micro_batches(degrees.dp),
-        tp=degrees.tp,
-        pp=degrees.pp,
-        dp=degrees.dp,
-        cp=degrees.cp,
-        virtual_stages=degrees.virtual_stages,
-        stage_layers=degrees.stage_layers,
-        ep=degrees.ep,
+        **{name: getattr(degrees, name) for name in (*DEGREES, "stage_layers")},
         sharding=training.zero_stage,
         recomputation=training.recomputation,
         precision=training.precision.upper(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
 from workflow_lib.projection.kinds import Widths
-from workflow_lib.projection.layouts import Layout, own_layout
+from workflow_lib.projection.layouts import NOT_FITTED, Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_stack import shipped_stack
 from workflow_lib.records import Cell
@@ -65,7 +65,7 @@ def layout(cell: Cell) -> Layout | None:
         return None
     if cell.training.workload != "pretrain" or cell.training.precision != "bf16":
         return None
-    if cell.degrees.cp > 1 or cell.degrees.schedule != "1f1b":
+    if any(getattr(cell.degrees, name) != only for name, only in NOT_FITTED.items()):
         return None
     machine = hardware_machine(cell.hardware)
     if isinstance(machine, str):

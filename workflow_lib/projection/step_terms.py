@@ -145,7 +145,7 @@ def _again(layout: Layout) -> float:
 
 
 def _of_a_step(layout: Layout, of_pass: Mapping[str, float]) -> dict[str, float]:
-    replicas = layout.dp * layout.cp
+    replicas = layout.copies
     held = held_parameters(layout)
     exchanged = 0.0 if layout.sharding == 3 else _exchanged_s(layout, of_pass, held)
     shards = replicas if layout.sharding else 1
@@ -162,7 +162,7 @@ def _exchanged_s(layout: Layout, of_pass: Mapping[str, float], held: float) -> f
     runs beside the passes of the other chunks, which are those of as many micro-batches as there
     are ranks (arXiv 2104.04473, figure 4). ZeRO-3 exchanges with every micro-batch instead.
     """
-    replicas = layout.dp * layout.cp
+    replicas = layout.copies
     share = (replicas - 1) / replicas
     speed = layout.machine.ring_bytes_per_s(replicas, layout.tp)
     gradients = held * layout.gradient_bytes * share / speed
@@ -230,7 +230,7 @@ def _gather_s(layout: Layout) -> float:
         2: layout.gradient_bytes * scattered_before(layout),
         3: 6.0 * _again(layout),
     }.get(layout.sharding, 0.0)
-    replicas = layout.dp * layout.cp
+    replicas = layout.copies
     share = (replicas - 1) / replicas
     held = layout.shape.layer_parameters / (layout.tp * layout.ep)
     return each * held * share / layout.machine.ring_bytes_per_s(replicas, layout.tp)

@@ -64,7 +64,7 @@ def _tensor_s(layout: Layout, rates: Rates) -> float | None:
     ranks = layout.tp
     if ranks == 1 or ranks > layout.machine.gpus_per_node:
         return None
-    tokens = layout.micro_batch * layout.sequence_length / layout.cp
+    tokens = layout.micro_batch * layout.length_of_rank(layout.sequence_length)
     part = step_terms.ELEMENT_BYTES * tokens * layout.shape.hidden * (ranks - 1) / ranks
     again = layout.recomputation == "full"
     if not layout.sequence_parallel:
@@ -110,8 +110,7 @@ def _reduce_s(layout: Layout, rates: Rates) -> float | None:
 
 def _expert_s(layout: Layout, rates: Rates) -> float | None:
     """Seconds of a layer's exchanges of tokens in a micro-batch."""
-    span = layout.tp * layout.cp * layout.ep
-    if layout.ep == 1 or span > layout.machine.gpus_per_node:
+    if layout.ep == 1 or layout.expert_span > layout.machine.gpus_per_node:
         return None
     calls = 4 + 2 * (layout.recomputation == "full")
     return _line(layout, rates, "all-to-all", layout.ep, calls, step_terms.expert_bytes(layout) / 4)
@@ -126,7 +125,7 @@ def _send_s(layout: Layout, rates: Rates) -> float | None:
 
 
 def _optimiser(layout: Layout, rates: Rates) -> dict[str, float]:
-    replicas = layout.dp * layout.cp
+    replicas = layout.copies
     held = step_terms.held_parameters(layout)
     own = held / (replicas if layout.sharding else 1)
     seconds = _line(layout, rates, OPTIMISER, 1, 1, _OPTIMISER_BYTES * own)
@@ -139,7 +138,7 @@ def _optimiser(layout: Layout, rates: Rates) -> dict[str, float]:
 def _replicas(layout: Layout) -> int | None:
     """The ranks that hold the same weights; None if they are on several nodes, or alone, or if
     experts are spread over them."""
-    replicas = layout.dp * layout.cp
+    replicas = layout.copies
     within = replicas * layout.tp <= layout.machine.gpus_per_node
     return replicas if within and replicas > 1 and layout.ep == 1 else None
 

@@ -21,6 +21,8 @@ import numpy as np
 
 from workflow_lib import formulas, schedules
 from workflow_lib.records import Degrees, Model, RecordError, Training
+from workflow_lib.records.cell_axes import AXES
+from workflow_lib.records.degrees import DEGREES
 from workflow_lib.words import counted
 
 #: fields that must be equal in both, and their names in messages
@@ -40,12 +42,11 @@ _OF_MODELS = (
     ("experts", "experts"),
     ("experts_per_token", "experts a token"),
 )
-_OF_DEGREES = (
-    ("tp", "TP"),
-    ("cp", "CP"),
-    ("ep", "EP"),
-    ("virtual_stages", "virtual stages"),
-    ("schedule", "schedule"),
+#: a twin has fewer stages and replicas than the whole
+_OF_DEGREES = tuple(
+    (name, AXES[name].field.axis.label or name.replace("_", " "))
+    for name in DEGREES
+    if name not in ("pp", "dp")
 )
 _OF_TRAININGS = (
     ("micro_batch_size", "micro-batch"),
@@ -149,7 +150,7 @@ def twin_of(whole: Side, gpus: int) -> Side:
     """
     of = whole.degrees
     replicas = of.ep
-    least = of.tp * of.cp * replicas
+    least = of.expert_span
     if of.schedule != "1f1b":
         raise RecordError(
             f"{whole.model.name} on {of.name}: the idle time of its schedule was not measured; "
@@ -182,14 +183,12 @@ def twin_of(whole: Side, gpus: int) -> Side:
 def describe(twin: Side, whole: Side) -> str:
     """A twin as files of the configuration: its model, and an entry of a sweep's matrix."""
     model, degrees = twin.model, twin.degrees
+    given = ", ".join(f"{name}: {getattr(degrees, name)}" for name in DEGREES)
     lines = [
         f"# config/models/{model.name}.yaml: {whole.model.name}'s file with this instead:",
         f"layers: {model.layers}",
         "# an entry of a sweep's matrix:",
-        f"- {{models: {model.name}, gpus: {degrees.world_size}, tp: {degrees.tp}, "
-        + (f"cp: {degrees.cp}, " if degrees.cp > 1 else "")
-        + f"pp: {degrees.pp}, dp: {degrees.dp}, ep: {degrees.ep}, "
-        f"virtual_stages: {degrees.virtual_stages}, "
+        f"- {{models: {model.name}, gpus: {degrees.world_size}, {given}, "
         f"global_batch_size: {twin.training.global_batch_size}}}",
         f"# its step time multiplied by {whole_over_twin(twin, whole):.4f} is that of "
         f"{whole.model.name} on {whole.degrees.name}: the passes of {whole.micro_batches} "

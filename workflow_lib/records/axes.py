@@ -105,12 +105,18 @@ def _stored(kind: Any) -> tuple[type, bool]:
     return kind, False
 
 
+def words_of(record: Any) -> dict[str, str]:
+    """Each field of a record → the word for its value; "" if the value has none."""
+    return {
+        field.name: field.axis.word(getattr(record, field.name))
+        for field in fields(record.__class__)
+    }
+
+
 def words(record: Any) -> Iterator[str]:
     """The words of a record's name, one for each field that has a word."""
-    return joined(
-        (field.axis, field.axis.word(getattr(record, field.name)))
-        for field in fields(record.__class__)
-    )
+    said = words_of(record)
+    return joined((field.axis, said[field.name]) for field in fields(record.__class__))
 
 
 def joined(said: Iterable[tuple[Axis, str]]) -> Iterator[str]:

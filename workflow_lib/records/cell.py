@@ -219,7 +219,7 @@ class Cell:
         ):
             return f"hardware.emulated is {said[:120]!r}, expected a line of text"
         if degrees.world_size > bounds.RANKS.most:
-            return f"tp × cp × pp × dp is {degrees.world_size}, more than {bounds.RANKS.most}"
+            return f"{degrees.product} ranks, more than {bounds.RANKS.most}"
         if not self.nodes <= degrees.world_size <= self.nodes * hardware.gpus_per_node:
             return (
                 f"{degrees.world_size} ranks do not fit {self.nodes} nodes of "

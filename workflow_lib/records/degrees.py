@@ -19,6 +19,12 @@ from workflow_lib.records.axes import Axis, in_runs
 
 Schedule = Literal["1f1b", "zero-bubble", "zero-bubble-v"]
 
+#: the degrees whose product is the number of ranks, innermost first: see the formula above
+NESTED = ("tp", "cp", "dp", "pp")
+#: the same in the order of sentences and of a matrix
+FACTORS = ("tp", "cp", "pp", "dp")
+PARALLEL = (*FACTORS, "ep")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Degrees:
@@ -110,11 +116,29 @@ class Degrees:
         return self.tp * self.cp * self.pp * self.dp
 
     @property
+    def product(self) -> str:
+        """The number of ranks as a product: ``tp × pp × dp = 2 × 1 × 4 = 8``. A degree of 1 that
+        the name leaves out is left out here, too.
+        """
+        said = axes.words_of(self)
+        factors = {name: str(getattr(self, name)) for name in FACTORS if said[name]}
+        return f"{' × '.join(factors)} = {' × '.join(factors.values())} = {self.world_size}"
+
+    @property
     def copies(self) -> int:
         """How many ranks hold the same weights and average their gradients. Experts are not
         counted: they have fewer copies if ``ep`` is above 1.
         """
         return self.cp * self.dp
+
+    @property
+    def expert_span(self) -> int:
+        """How many neighbouring ranks hold one set of experts."""
+        return self.tp * self.cp * self.ep
+
+    def length_of_rank(self, sequence_length: int) -> int:
+        """The tokens of each sequence that a rank has, and its tensor-parallel group with it."""
+        return sequence_length // self.cp
 
     @property
     def stages(self) -> int:
@@ -154,6 +178,13 @@ class Degrees:
         return "-".join(axes.words(self))
 
 
+#: the fields that a matrix multiplies out, in this order; the lists of GPUs and layers are not
+DEGREES = (
+    *PARALLEL,
+    *(f.name for f in axes.fields(Degrees) if not f.is_nested and f.name not in PARALLEL),
+)
+
+
 @dataclass(frozen=True)
 class Coordinates:
     """A rank's index in each parallel dimension."""
@@ -169,15 +200,10 @@ def coordinates(rank: int, degrees: Degrees) -> Coordinates:
     """The coordinates of a rank. Raises ValueError for a rank outside of the layout."""
     if not 0 <= rank < degrees.world_size:
         raise ValueError(f"rank {rank} is outside of a layout of {degrees.world_size} ranks")
-    within = degrees.tp * degrees.cp
-    dp_rank = rank // within % degrees.dp
-    return Coordinates(
-        tp=rank % degrees.tp,
-        pp=rank // (within * degrees.dp),
-        dp=dp_rank,
-        ep=dp_rank % degrees.ep,
-        cp=rank // degrees.tp % degrees.cp,
-    )
+    place = {}
+    for axis in NESTED:
+        rank, place[axis] = divmod(rank, getattr(degrees, axis))
+    return Coordinates(**place, ep=place["dp"] % degrees.ep)
 
 
 def group_members(degrees: Degrees, *varying: str) -> list[list[int]]:
@@ -189,18 +215,12 @@ def group_members(degrees: Degrees, *varying: str) -> list[list[int]]:
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(degrees.world_size):
         place = coordinates(rank, degrees)
-        fixed = {
-            "tp": (place.tp,),
-            "cp": (place.cp,),
-            "pp": (place.pp,),
-            "dp": (place.dp,),
-            "ep": (place.ep,),
-            "expert_dp": (place.dp // degrees.ep,),
-        }
+        fixed = {axis: getattr(place, axis) for axis in PARALLEL}
+        fixed["expert_dp"] = place.dp // degrees.ep
         if "ep" in varying or "expert_dp" in varying:
             del fixed["dp"]
         else:
             del fixed["ep"], fixed["expert_dp"]
-        key = tuple(value for axis, at in fixed.items() if axis not in varying for value in at)
+        key = tuple(at for axis, at in fixed.items() if axis not in varying)
         groups.setdefault(key, []).append(rank)
     return list(groups.values())

@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from workflow_lib.records import bounds
+from workflow_lib.records.degrees import PARALLEL
 
 
 class Range(NamedTuple):
@@ -31,8 +32,8 @@ _COUNT = Range(1, bounds.DIMENSION.most)
 _DEGREE = Range(1, bounds.RANKS.most)
 #: field name → range
 _NAMED = {
-    **dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "virtual_stages", "nodes"), _DEGREE),
-    **dict.fromkeys(("tp_rank", "pp_rank", "dp_rank", "ep_rank"), Range(0, bounds.RANKS.most)),
+    **dict.fromkeys((*PARALLEL, "virtual_stages", "nodes"), _DEGREE),
+    **dict.fromkeys((f"{degree}_rank" for degree in PARALLEL), Range(0, bounds.RANKS.most)),
     "rank": Range(0, bounds.RANKS.most),
     "layers": Range(1, bounds.LAYERS.most),
     "stage_layers": Range(0, bounds.LAYERS.most),

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from workflow_lib.analysis.traces.names import ALL_TO_ALL, words
 from workflow_lib.records import Degrees, coordinates
+from workflow_lib.records.cell_axes import AXES
+from workflow_lib.records.degrees import NESTED
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 
 #: axis → words in a process group's description, as DeviceMesh, Megatron and DeepSpeed write them
 _DESCRIBED = {
-    "TP": {"tensor", "tp"},
-    "CP": {"context", "cp"},
-    "DP": {"data", "dp", "fsdp", "shard", "replicate"},
-    "PP": {"pipeline", "pp"},
-    "EP": {"expert", "ep"},
+    degree.upper(): {degree, AXES[degree].field.axis.description.partition("-")[0]}
+    for degree in (*NESTED, "ep")
 }
+_DESCRIBED["DP"] |= {"fsdp", "shard", "replicate"}
 _ELIDED = re.compile(r"\[([\d, ]+), ?\.\.\.,? ?(\d+)?\]")
 
 
@@ -64,9 +64,7 @@ def axis_of(
     if not involved <= set(range(degrees.world_size)):
         return described
     places = [coordinates(each, degrees) for each in involved]
-    axes = [
-        axis for axis in ("tp", "cp", "dp", "pp") if len({getattr(at, axis) for at in places}) > 1
-    ]
+    axes = [axis for axis in NESTED if len({getattr(at, axis) for at in places}) > 1]
     if axes == ["dp"] and len({at.dp // degrees.ep for at in places}) == 1:
         if degrees.ep < degrees.dp:
             return "EP"

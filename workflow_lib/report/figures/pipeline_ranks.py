@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import Degrees, cell_axes, coordinates
+from workflow_lib.records.degrees import PARALLEL
 from workflow_lib.records.labels import group_labels
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row
@@ -130,8 +131,7 @@ def _chosen(group: Sequence[Row]) -> list[Row]:
 
 def _stages(cell: Row, ranks: Ranks) -> dict[int, list[Times]]:
     """Pipeline rank → the times of its ranks."""
-    axes = ("tp", "cp", "pp", "dp", "ep")
-    degrees = Degrees(**{axis: cell[axis] for axis in axes})
+    degrees = Degrees(**{degree: cell[degree] for degree in PARALLEL})
     found: dict[int, list[Times]] = {}
     for rank, times in sorted(ranks.items()):
         found.setdefault(coordinates(rank, degrees).pp, []).append(times)

@@ -205,7 +205,7 @@ def _float8(degrees: Degrees, training: Training, model: Model) -> Iterator[str]
             f"once, so that each half of a backward pass would repeat them; use schedule: 1f1b, "
             f"{bf16}"
         )
-    tokens = training.micro_batch_size * model.sequence_length // degrees.cp
+    tokens = training.micro_batch_size * degrees.length_of_rank(model.sequence_length)
     for size, what in (
         (model.hidden_size, "hidden columns"),
         (model.query_size, "columns of queries"),

@@ -93,6 +93,5 @@ def check(launch: Launch, degrees: Degrees) -> None:
     if launch.world_size != degrees.world_size:
         raise ValueError(
             f"the launcher started {counted(launch.world_size, 'rank')}, but the cell's "
-            f"tp {degrees.tp} × cp {degrees.cp} × pp {degrees.pp} × dp {degrees.dp} needs "
-            f"{degrees.world_size}: start that many"
+            f"{degrees.product}: start that many"
         )

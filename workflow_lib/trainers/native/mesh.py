@@ -55,9 +55,7 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size != degrees.world_size:
         raise ValueError(
-            f"the process group has {counted(world_size, 'rank')}, but "
-            f"tp {degrees.tp} × cp {degrees.cp} × pp {degrees.pp} × dp {degrees.dp} needs "
-            f"{degrees.world_size}"
+            f"the process group has {counted(world_size, 'rank')}, but {degrees.product}"
         )
 
     def group(*varying: str) -> dist.ProcessGroup:

@@ -199,7 +199,7 @@ def _shapes(cell: Cell, mesh: Mesh, stage: int) -> dict[str, Tensor]:
     """The shapes of a stage's input and output for one micro-batch, so that no rank has to ask
     another."""
     model, training, tp = cell.model, cell.training, mesh.degrees.tp
-    batch, length = training.micro_batch_size, model.sequence_length // mesh.degrees.cp
+    batch, length = training.micro_batch_size, mesh.degrees.length_of_rank(model.sequence_length)
     activations = DTYPES[training.held_precision]
 
     def meta(*shape: int, dtype: torch.dtype) -> Tensor:
