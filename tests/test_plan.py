@@ -358,18 +358,17 @@ def test_the_sweep_of_fp8_has_each_cell_in_bf16_too_and_windows_of_half_a_minute
         assert cell.training.measured_steps * flops / (0.45 * peak) >= 30
 
 
-def test_what_nobody_is_likely_to_want_is_said(study_directory, edit, capsys):
-    edit("sweeps/demo.yaml", "repeats: 1", "repeats: 1\nexclude: [{tp: 7}]")
-    arguments = ["--config", str(study_directory), "--sweep", "demo"]
-    assert plan.main(arguments) == 0
-    assert "demo.yaml: exclude.0: " in capsys.readouterr().err
-
-
-def test_a_sweep_whose_exclude_leaves_nothing_says_so(study_directory, edit, capsys):
-    edit("sweeps/demo.yaml", "repeats: 1", "repeats: 1\nexclude: [{platform: local}]")
-    arguments = ["--config", str(study_directory), "--sweep", "demo"]
-    assert plan.main(arguments) == 1
-    assert re.search("on local: .*exclude", capsys.readouterr().err)
+@pytest.mark.parametrize(
+    ("excluded", "code", "said"),
+    [("tp: 7", 0, r"demo\.yaml: exclude\.0: "), ("platform: local", 1, "on local: .*exclude")],
+    ids=["no cell", "every cell"],
+)
+def test_an_exclusion_of_none_or_of_all_is_said(
+    study_directory, edit, capsys, excluded, code, said
+):
+    edit("sweeps/demo.yaml", "repeats: 1", f"repeats: 1\nexclude: [{{{excluded}}}]")
+    assert plan.main(["--config", str(study_directory), "--sweep", "demo"]) == code
+    assert re.search(said, capsys.readouterr().err)
 
 
 def test_cells_that_are_larger_than_the_machine_are_counted(study_directory):

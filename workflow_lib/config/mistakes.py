@@ -58,7 +58,7 @@ def _told(kind: type[BaseModel], location: Location, errors: list[Any]) -> str:
         case "extra_forbidden":
             said = f"unknown key; {_remedy(kind, location)}"
         case "value_error":
-            said = said.removeprefix("Value error, ")
+            said = said.replace("Value error, ", "")
         case name if name != "missing":
             said = f"{said}, not {in_yaml(errors[0]['input'])}"
     return f"{key}: {said}" if key else said
