@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from workflow_lib import audit
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
+from workflow_lib.records.reasons import SENTENCES
 from workflow_lib.table_files import read_table, write_table
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +53,7 @@ def test_tables_and_figures_are_those_of_the_digests(rebuilt: Path) -> None:
     of_columns = {key: set(archives) for key, archives in kept.items()}
     for table, columns in (("runs", RUNS), ("cells", CELLS), ("gpus", GPUS), ("plan", PLAN)):
         for column in columns:
-            if column.name != "missing_reasons":
+            if column.name not in ("missing_reasons", "missing_codes"):
                 assert of_columns[f"{table}.parquet", column.name] == {*ARCHIVES}
 
 
@@ -227,6 +229,17 @@ def test_throughput_and_energy_are_what_raw_files_say(rebuilt: Path, sweep: str)
         assert run["energy_integral_j"] == pytest.approx(integral, rel=0.002)
         # By the counter, whichever of its readings are taken.
         assert run["energy_j"] == pytest.approx(energy, abs=late)
+
+
+def test_every_null_has_a_reason_with_a_code(rebuilt: Path) -> None:
+    codes = set()
+    for file in rebuilt.glob("*/results/sweeps/*/*.parquet"):
+        frame = pl.read_parquet(file)
+        if "missing_codes" in frame.columns:
+            for text in frame["missing_codes"].drop_nulls():
+                codes |= set(json.loads(text).values())
+    assert codes <= SENTENCES.keys() - {"unclassified", "no_reason"}
+    assert len(codes) > 25
 
 
 def test_the_auditor_agrees_with_every_completed_run(
