@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.training import gpus
-from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell
+from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell, named
 from tests.training.generated import generated
-from tests.training.ranks import launch
-from tests.training.test_peer_models import llama_as_ours, llama_peer, mixtral_peer, randomised
+from tests.training.test_model import logits
+from tests.training.test_peer_models import LIKE, peer_of
 from tests.training.test_program import rows, run
 from workflow_lib.records import Degrees, RunPaths
 from workflow_lib.trainers.capabilities import refusal
@@ -38,20 +38,19 @@ def inference(model, degrees=None, **options):
     return cell(model, degrees, **{**INFERENCE, **options})
 
 
-CELLS = {
-    "dp2": inference(LLAMA, Degrees(dp=2), micro_batch_size=2),
-    "tp2": inference(LLAMA, Degrees(tp=2), micro_batch_size=4),
-    "tp2 modern": inference(MODERN, Degrees(tp=2), micro_batch_size=2),
-    "tp2 positions": inference(GPT, Degrees(tp=2), micro_batch_size=2),
-    "pp2": inference(GPT, Degrees(pp=2), micro_batch_size=1),
-    "pp2 uneven, one micro-batch": inference(
-        LLAMA, Degrees(pp=2, stage_layers=(1, 3)), micro_batch_size=8
-    ),
-    "pp2 one token": inference(LLAMA, Degrees(pp=2), micro_batch_size=2, generated_tokens=1),
-    "ep2": inference(MIXTRAL, Degrees(dp=2, ep=2), micro_batch_size=2),
-    "tp2 pp2": inference(LLAMA, Degrees(tp=2, pp=2), micro_batch_size=2),
-    "pp2 ep2": inference(MIXTRAL, Degrees(pp=2, dp=2, ep=2), micro_batch_size=2),
-}
+NAMES = [
+    "dp2 micro2",
+    "tp2 micro4",
+    "tp2 modern micro2",
+    "tp2 gpt micro2",
+    "pp2 gpt",
+    "pp2 stages1,3 micro8",
+    "pp2 micro2 tokens1",
+    "ep2 micro2",
+    "tp2 pp2 micro2",
+    "pp2 ep2 micro2",
+]
+CELLS = {name: named(name, **INFERENCE) for name in NAMES}
 
 
 @functools.cache
@@ -59,12 +58,6 @@ def alone(model, tokens=12, device="cpu"):
     """The tokens of each step and sequence, from one process."""
     one = inference(model, micro_batch_size=4, generated_tokens=tokens)
     return generated(one, single_process(torch.device(device)))
-
-
-def logits(decoder, ids):
-    for part in decoder.parts:
-        ids = part(ids)
-    return ids
 
 
 @pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MIXTRAL, MODERN], ids=lambda model: model.name)
@@ -89,29 +82,15 @@ def test_the_comparison_would_notice_positions_or_prompts_that_are_not_seen():
     assert all(len(set(sequence)) > 3 for step in steps for sequence in step)
 
 
-@pytest.fixture(scope="module")
-def everywhere(tmp_path_factory):
-    """Generate with the cells of a world size together, once; return what each rank saw."""
-
-    @functools.cache
-    def generate(world_size):
-        cells = {name: one for name, one in CELLS.items() if one.degrees.world_size == world_size}
-        return launch("generated", cells, tmp_path_factory.mktemp(f"world{world_size}"))
-
-    return generate
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", CELLS)
-def test_a_layout_generates_what_one_process_does(name, everywhere):
+def test_a_layout_generates_what_one_process_does(name, on_ranks):
     degrees, training = CELLS[name].degrees, CELLS[name].training
-    results = everywhere(degrees.world_size)
-    assert isinstance(results, dict), results
     # The ranks are on GPUs where there are enough.
     device = "cuda" if gpus.take(degrees.world_size) else "cpu"
     expected = alone(CELLS[name].model, training.generated_tokens, device)
 
-    for rank, steps in enumerate(results[name]):
+    for rank, steps in enumerate(on_ranks("generated", name)):
         if rank // (degrees.tp * degrees.dp) < degrees.pp - 1:
             assert steps is None
             continue
@@ -206,13 +185,14 @@ def test_a_replica_holds_caches_of_all_its_sequences_and_no_gradients():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "peer_of"), [(LLAMA, llama_peer), (MIXTRAL, mixtral_peer)])
-def test_tokens_are_those_that_transformers_generates(model, peer_of):
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_tokens_are_those_that_transformers_generates(name):
+    model, keys, as_ours = LIKE[name]
     model = replace(model, layers=2, vocabulary_multiple=1)
-    peer = randomised(peer_of(model))
+    peer = peer_of(model, **keys)
     peer.generation_config.eos_token_id = None
     engine = GenerationEngine(inference(model, micro_batch_size=8), MESH)
-    theirs = llama_as_ours(dict(peer.named_parameters()), model.layers)
+    theirs = as_ours(dict(peer.named_parameters()), model.layers)
     with torch.no_grad():
         for name, parameter in engine.parts.named_parameters():
             parameter.copy_(theirs[name])
