@@ -59,7 +59,7 @@ def cell(model: Model = LLAMA, degrees: Degrees | None = None, **training: Any) 
 
 
 #: what a word of a cell's name says: its model, an option, or an option's number
-_MODELS = {"gpt": GPT, "neox": NEOX, "modern": MODERN, "mixtral": MIXTRAL}
+_MODELS = {"gpt": GPT, "neox": NEOX, "llama": LLAMA, "modern": MODERN, "mixtral": MIXTRAL}
 _OPTIONS: dict[str, dict[str, Any]] = {
     **{word: {"backend": word} for word in ("deepspeed", "torch")},
     **{word: {"precision": word} for word in ("fp32", "bf16", "fp8")},
@@ -71,12 +71,21 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "balanced": {"routing": "balanced"},
     "balancing": {"balancing_loss": 0.01},
     "lora": {"workload": "lora", "lora_rank": 4},
+    "inference": {"workload": "inference", "generated_tokens": 12, "zero_stage": 0},
+    "graphs": {"cuda_graphs": True},
 }
 _NUMBERS = {
     "zero": "zero_stage",
     "micro": "micro_batch_size",
     "batch": "global_batch_size",
     "tokens": "generated_tokens",
+}
+_SIZES = {
+    "layers": "layers",
+    "experts": "experts",
+    "length": "sequence_length",
+    "ffn": "ffn_hidden_size",
+    "multiple": "vocabulary_multiple",
 }
 
 
@@ -101,8 +110,8 @@ def named(name: str, **options: Any) -> Cell:
             kind, numbers = counted[1], [int(number) for number in re.split("[,x]", counted[2])]
             if kind == "stages":
                 degrees["stage_layers"] = tuple(numbers)
-            elif kind in ("layers", "experts"):
-                sizes[kind] = numbers[0]
+            elif kind in _SIZES:
+                sizes[_SIZES[kind]] = numbers[0]
             elif kind in _NUMBERS:
                 options[_NUMBERS[kind]] = numbers[0]
             else:
