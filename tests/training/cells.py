@@ -26,6 +26,9 @@ MODERN = replace(
     embedding_scale=8.0,
 )
 
+#: each family, and each part that models of one family differ in
+MODELS = (GPT, NEOX, LLAMA, MIXTRAL, MODERN)
+
 TRAINING = Training(
     zero_stage=1,
     micro_batch_size=1,

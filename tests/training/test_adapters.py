@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, TRAINING
+from tests.training.cells import LLAMA, MIXTRAL, MODELS, TRAINING
 from workflow_lib import formulas
 from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.trainers.native.mesh import single_process
@@ -45,7 +45,7 @@ def test_an_adapted_map_adds_the_scaled_low_rank_product(base):
     torch.testing.assert_close(layer(x) - before, 8.0 * (x @ layer.narrow.T @ layer.widen.T))
 
 
-@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MIXTRAL, MODERN], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_only_the_adapters_train_and_the_formulas_count_them(model):
     decoder = build(model)
     trained = {name: p for name, p in decoder.named_parameters() if p.requires_grad}
