@@ -117,3 +117,4 @@ def test_a_simulated_platform_trains_on_the_cpu():
     memory = chosen.memory()
     assert 50_000_000 < memory.allocated <= memory.peak
     assert (memory.reserved, memory.used) == (None, None)
+    assert (chosen.allocator, memory.retries, memory.frees) == (None, None, None)

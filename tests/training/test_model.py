@@ -48,13 +48,6 @@ def test_the_seed_and_the_name_alone_decide_the_initial_weights():
     assert not torch.equal(one.state_dict()[first], other.state_dict()[first])
 
 
-def test_the_head_of_gpt_is_its_embedding_and_that_of_llama_is_not():
-    gpt, llama = build(GPT), build(LLAMA)
-
-    assert gpt.parts[0] is gpt.parts[-1]
-    assert llama.parts[0] is not llama.parts[-1]
-
-
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_no_position_sees_a_later_one(model):
     decoder = build(model)

@@ -71,25 +71,39 @@ def rotary_positions(model):
     }
 
 
-def gpt_as_ours(theirs, layers):
-    """A peer's tensors under the names of our parameters; its linear maps are transposed."""
-    ours = {"0.weight": theirs["transformer.wte.weight"]}
-    ours["1.weight"] = theirs["transformer.wpe.weight"]
+def renamed(theirs, layers, prefix, ends, names):
+    """A peer's tensors under the names of our parameters, where both have the same parts: ``ends``
+    are what is before the layers, and behind them; ``names`` are of what is in one.
+    """
+    before, behind = ends
+    places = {str(place): name for place, name in enumerate(before)}
+    first = len(before)
     for layer in range(layers):
-        for name, other in {
-            "attention_norm": "ln_1",
-            "attention.query_key_value": "attn.c_attn",
-            "attention.output": "attn.c_proj",
-            "feed_forward_norm": "ln_2",
-            "feed_forward.up": "mlp.c_fc",
-            "feed_forward.down": "mlp.c_proj",
-        }.items():
-            source = f"transformer.h.{layer}.{other}"
-            ours[f"{layer + 2}.{name}.weight"] = theirs[f"{source}.weight"].t()
-            ours[f"{layer + 2}.{name}.bias"] = theirs[f"{source}.bias"]
-    ours[f"{layers + 2}.weight"] = theirs["transformer.ln_f.weight"]
-    ours[f"{layers + 2}.bias"] = theirs["transformer.ln_f.bias"]
-    return ours
+        places |= {f"{layer + first}.{our}": f"{prefix}.{layer}.{name}" for our, name in names}
+    places |= {str(first + layers + place): name for place, name in enumerate(behind)}
+    return {
+        f"{our}.{kind}": theirs[f"{name}.{kind}"]
+        for our, name in places.items()
+        for kind in ("weight", "bias")
+        if f"{name}.{kind}" in theirs
+    }
+
+
+OUR_NAMES = (
+    *("attention_norm", "attention.query_key_value", "attention.output"),
+    *("feed_forward_norm", "feed_forward.up", "feed_forward.down"),
+)
+
+
+def gpt_as_ours(theirs, layers):
+    """Its linear maps are transposed."""
+    names = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    ends = ["transformer.wte", "transformer.wpe"], ["transformer.ln_f"]
+    pairs = list(zip(OUR_NAMES, names, strict=True))
+    ours = renamed(theirs, layers, "transformer.h", ends, pairs)
+    return {
+        name: each if name in ("0.weight", "1.weight") else each.t() for name, each in ours.items()
+    }
 
 
 def llama_as_ours(theirs, layers):
@@ -131,25 +145,16 @@ def llama_as_ours(theirs, layers):
 
 def neox_as_ours(theirs, layers):
     """Its queries, keys and values lie head by head."""
-    ours = {"0.weight": theirs["gpt_neox.embed_in.weight"]}
-    for layer in range(layers):
-        for name, other in {
-            "attention_norm": "input_layernorm",
-            "attention.query_key_value": "attention.query_key_value",
-            "attention.output": "attention.dense",
-            "feed_forward_norm": "post_attention_layernorm",
-            "feed_forward.up": "mlp.dense_h_to_4h",
-            "feed_forward.down": "mlp.dense_4h_to_h",
-        }.items():
-            for kind in ("weight", "bias"):
-                each = theirs[f"gpt_neox.layers.{layer}.{other}.{kind}"]
-                if name == "attention.query_key_value":
-                    by_head = each.unflatten(0, (4, 3, -1))
-                    each = by_head.transpose(0, 1).flatten(0, 2)
-                ours[f"{layer + 1}.{name}.{kind}"] = each
-    for kind in ("weight", "bias"):
-        ours[f"{layers + 1}.{kind}"] = theirs[f"gpt_neox.final_layer_norm.{kind}"]
-    ours[f"{layers + 2}.weight"] = theirs["lm_head.weight"]
+    names = (
+        *("input_layernorm", "attention.query_key_value", "attention.dense"),
+        *("post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    )
+    ends = ["gpt_neox.embed_in"], ["gpt_neox.final_layer_norm", "lm_head"]
+    pairs = list(zip(OUR_NAMES, names, strict=True))
+    ours = renamed(theirs, layers, "gpt_neox.layers", ends, pairs)
+    for name, each in ours.items():
+        if "query_key_value" in name:
+            ours[name] = each.unflatten(0, (4, 3, -1)).transpose(0, 1).flatten(0, 2)
     return ours
 
 

@@ -6,22 +6,18 @@ import re
 from dataclasses import asdict, replace
 
 import pytest
-import torch
 
-from tests.training.cells import LLAMA, cell, named
+from tests.training.cells import cell, named
+from tests.training.fakes import Fake, run_of
 from tests.training.mistakes import MISTAKES
 from workflow_lib.records import (
     Degrees,
     Precisions,
     RankRecord,
-    RunPaths,
     precisions_of,
     read_record,
 )
-from workflow_lib.trainers.native.data import SyntheticTokens
-from workflow_lib.trainers.native.device import Device
-from workflow_lib.trainers.native.loop import Run, train
-from workflow_lib.trainers.native.mesh import single_process
+from workflow_lib.trainers.native.loop import train
 from workflow_lib.trainers.native.precisions import WrongPrecision, checked
 
 BF16 = {"precision": "bf16"}
@@ -57,32 +53,10 @@ def test_every_rank_names_what_it_has_and_what_it_should_have(name, on_ranks):
         assert stepped == ("moments" in expected)
 
 
-class Fake:
-    """An engine that has what it is given, before its first step and after it."""
-
-    def __init__(self, *found: Precisions) -> None:
-        self.found, self.steps = found, 0
-
-    def modules(self) -> tuple[torch.nn.Module, ...]:
-        return ()
-
-    def precisions(self) -> Precisions:
-        return self.found[min(self.steps, 1)]
-
-    def train_step(self, batches) -> float:
-        self.steps += 1
-        return 1.0
-
-
 @pytest.fixture
 def run(tmp_path):
     """One rank's run of a cell with one replica."""
-    record = RankRecord(0, "here", None, "CPU", 0, 0, 0, 0, 1, pid=1, started_unix_s=0.0)
-    device = Device(torch.device("cpu"), "CPU", None, "gloo")
-    source = SyntheticTokens(LLAMA.vocabulary_size)
-    mesh = single_process(device.torch)
-    paths = RunPaths(tmp_path)
-    return Run(cell(), mesh, device, source, paths, record, lambda phase: None)
+    return run_of(tmp_path, cell())
 
 
 FOUND = Precisions("fp32", "fp32", None, None, "fp32", None)
@@ -94,7 +68,7 @@ def test_a_rank_with_a_wrong_precision_takes_no_step(run):
     with pytest.raises(WrongPrecision):
         train(run, engine)
 
-    assert engine.steps == 0
+    assert engine.frozen == []
     assert not run.paths.rank_steps(0).exists()
 
 
@@ -111,7 +85,7 @@ def test_a_rank_that_lacks_moments_after_its_first_step_takes_no_other(run):
     with pytest.raises(WrongPrecision, match="no moments"):
         train(run, engine)
 
-    assert engine.steps == 1
+    assert len(engine.frozen) == 1
 
 
 def test_what_a_cell_has_not_is_not_recorded():
