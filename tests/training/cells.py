@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,9 @@ MODERN = replace(
     activation="gelu_tanh",
     embedding_scale=8.0,
 )
+
+#: each family, and each part that models of one family differ in
+MODELS = (GPT, NEOX, LLAMA, MIXTRAL, MODERN)
 
 TRAINING = Training(
     zero_stage=1,
@@ -55,3 +59,69 @@ def cell(model: Model = LLAMA, degrees: Degrees | None = None, **training: Any) 
         nodes=1,
         software={},
     )
+
+
+#: what a word of a cell's name says: its model, an option, or an option's number
+_MODELS = {"gpt": GPT, "neox": NEOX, "llama": LLAMA, "modern": MODERN, "mixtral": MIXTRAL}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **{word: {"backend": word} for word in ("deepspeed", "torch")},
+    **{word: {"precision": word} for word in ("fp32", "bf16", "fp8")},
+    "overlap": {"overlap": True},
+    "sequence": {"sequence_parallel": True},
+    "compiled": {"compile": True},
+    "full": {"recomputation": "full"},
+    "selective": {"recomputation": "selective"},
+    "balanced": {"routing": "balanced"},
+    "balancing": {"balancing_loss": 0.01},
+    "lora": {"workload": "lora", "lora_rank": 4},
+    "inference": {"workload": "inference", "generated_tokens": 12, "zero_stage": 0},
+    "graphs": {"cuda_graphs": True},
+}
+_NUMBERS = {
+    "zero": "zero_stage",
+    "micro": "micro_batch_size",
+    "batch": "global_batch_size",
+    "tokens": "generated_tokens",
+}
+_SIZES = {
+    "layers": "layers",
+    "experts": "experts",
+    "length": "sequence_length",
+    "ffn": "ffn_hidden_size",
+    "multiple": "vocabulary_multiple",
+}
+
+
+def named(name: str, **options: Any) -> Cell:
+    """The cell that a name tells: "torch pp2x2 dp2 stages1,2,2,1 layers6 gpt bf16", word by word.
+
+    ``options`` hold where the name says nothing else. Without a word for it the model is LLAMA;
+    with EP, which takes DP along, it is MIXTRAL. Raises KeyError for an unknown word.
+    """
+    degrees: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    model = None
+    for word in name.split():
+        counted = re.fullmatch(r"([a-z]+)(\d.*)", word)
+        if word in _MODELS:
+            model = _MODELS[word]
+        elif word.startswith("zero-bubble"):
+            degrees["schedule"] = word
+        elif word in _OPTIONS or not counted:
+            options |= _OPTIONS[word]
+        else:
+            kind, numbers = counted[1], [int(number) for number in re.split("[,x]", counted[2])]
+            if kind == "stages":
+                degrees["stage_layers"] = tuple(numbers)
+            elif kind in _SIZES:
+                sizes[_SIZES[kind]] = numbers[0]
+            elif kind in _NUMBERS:
+                options[_NUMBERS[kind]] = numbers[0]
+            else:
+                degrees |= zip((kind, "virtual_stages"), numbers, strict=False)
+    if "ep" in degrees:
+        degrees.setdefault("dp", degrees["ep"])
+    model = model or (MIXTRAL if "ep" in degrees else LLAMA)
+    if model.experts:
+        options.setdefault("routing", "dropless")
+    return cell(replace(model, **sizes), Degrees(**degrees), **options)

@@ -1,84 +1,24 @@
-"""Compares the gradients of a list of layouts with those of one process.
+"""Compares the gradients of a cell with those of one process, on CPUs.
 
-Started by torch.distributed.run with a file for the results: for each case and rank the loss's and
-the largest gradient's error, relative to the largest number of the same weight.
+Each rank returns the loss's and the largest gradient's error, relative to the largest number of the
+same weight. See ``ranks`` for the arguments.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, TRAINING
-from workflow_lib.records import Degrees, Model, Training
+from tests.training.ranks import on_every_rank
+from workflow_lib.records import Cell, Model, Training
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.model import Decoder, parts
 from workflow_lib.trainers.native.weights import Weights
-
-SLICED = {"sequence_parallel": True}
-OVERLAP = {"sequence_parallel": True, "overlap": True}
-BALANCED = {"routing": "balanced", "balancing_loss": 0.5}
-DROPLESS = {"routing": "dropless", "balancing_loss": 0.5}
-
-#: all of four ranks, so that one launch serves them all
-CASES: dict[str, tuple[Model, Degrees, dict[str, object]]] = {
-    "tp4 all-reduce": (GPT, Degrees(tp=4), {}),
-    "tp4 slices": (GPT, Degrees(tp=4), SLICED),
-    "tp4 slices overlap": (GPT, Degrees(tp=4), OVERLAP),
-    "tp2 all-reduce full": (LLAMA, Degrees(tp=2, dp=2), {"recomputation": "full"}),
-    "tp2 slices": (LLAMA, Degrees(tp=2, dp=2), SLICED),
-    "tp2 slices overlap": (LLAMA, Degrees(tp=2, dp=2), OVERLAP),
-    "tp2 slices selective": (LLAMA, Degrees(tp=2, dp=2), SLICED | {"recomputation": "selective"}),
-    "tp2 overlap selective": (LLAMA, Degrees(tp=2, dp=2), OVERLAP | {"recomputation": "selective"}),
-    "tp2 overlap full": (LLAMA, Degrees(tp=2, dp=2), OVERLAP | {"recomputation": "full"}),
-    "tp2 one sequence": (LLAMA, Degrees(tp=2, dp=2), OVERLAP | {"micro_batch_size": 1}),
-    "tp2 modern": (MODERN, Degrees(tp=2, dp=2), {}),
-    "tp2 modern selective": (MODERN, Degrees(tp=2, dp=2), {"recomputation": "selective"}),
-    "tp2 modern slices full": (MODERN, Degrees(tp=2, dp=2), SLICED | {"recomputation": "full"}),
-    "tp2 modern overlap": (MODERN, Degrees(tp=2, dp=2), OVERLAP),
-    "tp2 dropless": (MIXTRAL, Degrees(tp=2, dp=2), DROPLESS),
-    "tp2 balanced": (MIXTRAL, Degrees(tp=2, dp=2), BALANCED),
-    "tp2 slices dropless": (MIXTRAL, Degrees(tp=2, dp=2), SLICED | DROPLESS),
-    "tp2 overlap balanced": (MIXTRAL, Degrees(tp=2, dp=2), OVERLAP | BALANCED),
-    "ep4 dropless": (MIXTRAL, Degrees(dp=4, ep=4), DROPLESS),
-    "ep2 balanced": (MIXTRAL, Degrees(dp=4, ep=2), BALANCED),
-    "ep4 dropless selective": (
-        MIXTRAL,
-        Degrees(dp=4, ep=4),
-        DROPLESS | {"recomputation": "selective"},
-    ),
-    "ep2 dropless overlap": (MIXTRAL, Degrees(dp=4, ep=2), DROPLESS | {"overlap": True}),
-    "ep4 dropless overlap full": (
-        MIXTRAL,
-        Degrees(dp=4, ep=4),
-        DROPLESS | {"overlap": True, "recomputation": "full"},
-    ),
-    "ep2 balanced overlap": (MIXTRAL, Degrees(dp=4, ep=2), BALANCED | {"overlap": True}),
-    "ep2 dropless overlap selective": (
-        MIXTRAL,
-        Degrees(dp=4, ep=2),
-        DROPLESS | {"overlap": True, "recomputation": "selective"},
-    ),
-    "tp2 ep2 overlap balanced selective": (
-        MIXTRAL,
-        Degrees(tp=2, dp=2, ep=2),
-        OVERLAP | BALANCED | {"recomputation": "selective"},
-    ),
-    "tp2 ep2 slices dropless full": (
-        MIXTRAL,
-        Degrees(tp=2, dp=2, ep=2),
-        SLICED | DROPLESS | {"recomputation": "full"},
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -163,9 +103,9 @@ def expected_of(model: Model, training: Training) -> tuple[float, dict[str, Tens
     return accumulate(decoder, micro_batches(training)), *recorded.gradients()
 
 
-def compare(model: Model, degrees: Degrees, training: Training) -> tuple[float, float]:
+def compare(cell: Cell) -> tuple[float, float]:
     """The errors of the loss and of the gradients on this rank."""
-    model = replace(model, layers=2)
+    model, degrees, training = replace(cell.model, layers=2), cell.degrees, cell.training
     plain = replace(training, sequence_parallel=False, overlap=False, recomputation="none")
     expected_loss, named, in_order = expected_of(model, plain)
 
@@ -187,20 +127,5 @@ def compare(model: Model, degrees: Degrees, training: Training) -> tuple[float, 
     return abs(float(loss) / degrees.dp - expected_loss), worst
 
 
-def main() -> None:
-    """Run all cases; rank 0 writes the results."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    results = {}
-    for name, (model, degrees, options) in CASES.items():
-        training = replace(TRAINING, **({"micro_batch_size": 2, "global_batch_size": 8} | options))
-        everyone: list[object] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, compare(model, degrees, training))
-        results[name] = everyone
-    if dist.get_rank() == 0:
-        Path(sys.argv[1]).write_text(json.dumps(results))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    on_every_rank(lambda cell, _: compare(cell))

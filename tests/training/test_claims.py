@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 
 from research.pages import backends
-from tests.training import test_adapters, test_equality, test_float8, test_generation
+from tests.training import test_equality, test_float8, test_generation
 from tests.training.cells import LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
-from workflow_lib.trainers.capabilities import BACKENDS
+from workflow_lib.trainers.capabilities import BACKENDS, refusal
 
 STUDY = backends.the_study()
-#: by workload, the cells that are compared with one process
-COMPARED = {
-    "pretrain": test_equality.CELLS | test_float8.CELLS,
-    "lora": test_adapters.CELLS,
-    "inference": test_generation.CELLS,
-}
+#: the cells that are compared with one process
+COMPARED = [
+    one for module in (test_equality, test_float8, test_generation) for one in module.CELLS.values()
+]
 
 CLAIMS = [
     pytest.param(claim, backend, id=f"{backend}-{title}-{row.name}")
@@ -29,13 +27,19 @@ CLAIMS = [
 
 @pytest.mark.parametrize(("claim", "backend"), CLAIMS)
 def test_a_claim_has_an_equality_cell(claim, backend):
-    compared = COMPARED[claim.options.get("workload", "pretrain")]
+    workload = claim.options.get("workload", "pretrain")
     assert any(
-        claim.is_part_of(one) for one in compared.values() if one.training.backend == backend
+        claim.is_part_of(one)
+        for one in COMPARED
+        if (one.training.backend, one.training.workload) == (backend, workload)
     ), (
         f"research/pages/backends.py: no cell that a test compares has all of {claim.name!r} "
         f"{claim.options} on {backend}; add one, or have capabilities.py refuse it"
     )
+
+
+def test_every_layout_that_is_compared_is_one_that_the_planner_submits():
+    assert {refusal(one.degrees, one.training, one.model) for one in COMPARED} == {None}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

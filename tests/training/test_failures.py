@@ -16,41 +16,43 @@ def caught(action):
     return error.value
 
 
-def test_memory_that_torch_cannot_have_is_out_of_memory():
-    # 4 EiB: more than any address space, so that the allocator itself refuses
-    error = caught(lambda: torch.empty(1 << 60))
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        # 4 EiB: more than any address space, so that the allocator itself refuses
+        (lambda: torch.empty(1 << 60), Outcome.OUT_OF_MEMORY),
+        (lambda: bytearray(1 << 62), Outcome.OUT_OF_MEMORY),
+        (
+            lambda: dist.TCPStore(
+                *("127.0.0.1", 0, 2), is_master=True, timeout=timedelta(seconds=1)
+            ),
+            Outcome.COMMUNICATION_TIMEOUT,
+        ),
+    ],
+    ids=["torch", "python", "a rank that never comes"],
+)
+def test_what_libraries_raise_has_its_outcome(action, expected):
+    assert outcome_of(caught(action)) == expected
 
-    assert outcome_of(error) == Outcome.OUT_OF_MEMORY
 
-
-def test_memory_that_python_cannot_have_is_out_of_memory():
-    assert outcome_of(caught(lambda: bytearray(1 << 62))) == Outcome.OUT_OF_MEMORY
-
-
-def test_a_rank_that_never_comes_is_a_communication_timeout():
-    store_of_two = lambda: dist.TCPStore(  # noqa: E731
-        "127.0.0.1", 0, 2, is_master=True, timeout=timedelta(seconds=1)
-    )
-
-    assert outcome_of(caught(store_of_two)) == Outcome.COMMUNICATION_TIMEOUT
-
-
-def test_a_loss_that_is_not_finite_and_anything_else_are_told_apart():
-    assert outcome_of(NonfiniteLoss("step 3")) == Outcome.NONFINITE_LOSS
-    assert outcome_of(NonfiniteGradient("step 1")) == Outcome.NONFINITE_LOSS
-    assert outcome_of(KeyError("x")) == Outcome.ERROR
-    assert outcome_of(ZeroDivisionError("division by zero")) == Outcome.ERROR
-    assert outcome_of(KeyError("out of memory")) == Outcome.ERROR
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NonfiniteLoss("step 3"), Outcome.NONFINITE_LOSS),
+        (NonfiniteGradient("step 1"), Outcome.NONFINITE_LOSS),
+        (KeyError("out of memory"), Outcome.ERROR),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), Outcome.OUT_OF_MEMORY),
+        (OSError(errno.ENOSPC, "No space left"), Outcome.ERROR),
+    ],
+)
+def test_an_exception_has_its_outcome(error, expected):
+    assert outcome_of(error) == expected
 
 
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
         ("CUDA error: uncorrectable ECC error encountered", Outcome.NODE_FAILURE),
-        (
-            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
-            Outcome.OUT_OF_MEMORY,
-        ),
         ("CUDA error: an illegal memory access was encountered", Outcome.ERROR),
         # Memory that ran out, in the words of each library.
         *(
@@ -59,6 +61,7 @@ def test_a_loss_that_is_not_finite_and_anything_else_are_told_apart():
                 "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
                 "HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has 64 GB in all",
                 "HIP error: out of memory",
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
                 "Allocation on device 0 would exceed allowed memory. (out of memory)",
                 "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
                 'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/'
@@ -87,11 +90,6 @@ def test_what_cuda_says_tells_broken_gpus_and_full_ones_from_mistakes(message, e
     assert outcome_of(RuntimeError(message)) == expected
 
 
-def test_host_memory_that_the_system_refuses_is_out_of_memory():
-    assert outcome_of(OSError(errno.ENOMEM, "Cannot allocate memory")) == Outcome.OUT_OF_MEMORY
-    assert outcome_of(OSError(errno.ENOSPC, "No space left")) == Outcome.ERROR
-
-
 def test_what_a_compiler_lacks_is_said_with_what_to_install():
     error = RuntimeError(
         "CppCompileError: C++ compile error\n\nCommand:\ng++ a.cpp\n\nOutput:\n"
@@ -100,7 +98,7 @@ def test_what_a_compiler_lacks_is_said_with_what_to_install():
     message = describe(0, "forward_backward", error).message
     assert message.startswith("RuntimeError: CppCompileError: ")
     assert "Python.h: " in message
-    assert "apt-get install python3-dev" in message
+    assert "python3-dev" in message
 
 
 def test_the_record_says_where_and_why_and_keeps_the_traceback():
@@ -110,4 +108,4 @@ def test_the_record_says_where_and_why_and_keeps_the_traceback():
 
     assert (record.rank, record.phase, record.outcome) == (5, "data", Outcome.ERROR)
     assert record.message.endswith(": 'teapot'")
-    assert "Traceback (most recent" in record.traceback
+    assert "Traceback" in record.traceback

@@ -42,42 +42,37 @@ def environment(monkeypatch):
     return set_all
 
 
-def test_torch_says_which_rank_this_is(environment):
-    environment(TORCH)
-
-    assert detect() == Launch(3, 4, 1, 2, "first", 29500)
+FOUND = Launch(3, 4, 1, 2, "first", 29500)
 
 
-def test_slurm_says_which_rank_this_is_and_its_first_node_is_the_master(environment):
-    environment(SLURM)
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (TORCH, FOUND),
+        # The job may name the master itself.
+        (SLURM | {"MASTER_ADDR": "first", "MASTER_PORT": "29500"}, FOUND),
+    ],
+)
+def test_the_environment_says_which_rank_this_is(environment, variables, expected):
+    environment(variables)
 
-    found = detect()
-
-    assert (found.rank, found.world_size, found.local_rank, found.local_world_size) == (3, 4, 1, 2)
-    assert found.master_address == "h200-1"
+    assert detect() == expected
 
 
 def test_ranks_of_one_slurm_job_agree_on_a_port_and_two_jobs_do_not(environment):
     environment(SLURM)
-    port = detect().master_port
+    found = detect()
+    assert found == replace(FOUND, master_address="h200-1", master_port=found.master_port)
     environment({"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
-    assert detect().master_port == port
+    assert detect().master_port == found.master_port
     environment({"SLURM_JOB_ID": "4712"})
-    assert detect().master_port != port
+    assert detect().master_port != found.master_port
 
 
 @pytest.mark.parametrize("job", ["1", "4711", "12768", "67108864"])
 def test_rank_0_listens_below_the_ports_of_outgoing_connections(environment, job):
     environment(SLURM | {"SLURM_JOB_ID": job})
     assert 20000 <= detect().master_port < 32768  # net.ipv4.ip_local_port_range: 32768 to 60999
-
-
-def test_the_job_may_name_the_master_itself(environment):
-    environment(SLURM | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "31234"})
-
-    found = detect()
-
-    assert (found.master_address, found.master_port) == ("127.0.0.1", 31234)
 
 
 def test_a_process_that_nobody_launched_is_the_only_rank(environment):
@@ -89,26 +84,27 @@ def test_a_process_that_nobody_launched_is_the_only_rank(environment):
 def test_half_an_environment_is_refused(environment):
     environment({"RANK": "0", "WORLD_SIZE": "2"})
 
-    with pytest.raises(ValueError, match="LOCAL_RANK is not"):
+    with pytest.raises(ValueError, match="LOCAL_RANK"):
         detect()
 
 
-def test_a_wrong_number_of_ranks_is_refused():
-    with pytest.raises(ValueError, match=r"started 2 ranks, .* = 4:"):
-        check(TWO_ON_A_NODE, Degrees(tp=2, dp=2))
-
-
-def test_a_node_that_does_not_know_where_rank_0_listens_is_named_before_ranks_wait():
-    elsewhere = replace(TWO_ON_A_NODE, master_address="no-such-node")
-    with pytest.raises(ValueError, match="no-such-node"):
-        check(elsewhere, Degrees(dp=2))
+@pytest.mark.parametrize(
+    ("address", "degrees", "said"),
+    [
+        ("127.0.0.1", Degrees(tp=2, dp=2), "= 4:"),
+        ("no-such-node", Degrees(dp=2), "no-such-node"),
+    ],
+)
+def test_a_launch_that_cannot_work_is_refused_before_ranks_wait(address, degrees, said):
+    with pytest.raises(ValueError, match=said):
+        check(replace(TWO_ON_A_NODE, master_address=address), degrees)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a node without a GPU")
 def test_a_run_meant_for_gpus_never_falls_back_to_the_cpu():
     hardware = replace(HARDWARE, platform="h200", gpu="H200")
 
-    with pytest.raises(ValueError, match=r"H200 GPUs, .* shows 0"):
+    with pytest.raises(ValueError, match="shows 0"):
         device.choose(TWO_ON_A_NODE, hardware, REAL)
 
 
@@ -121,3 +117,4 @@ def test_a_simulated_platform_trains_on_the_cpu():
     memory = chosen.memory()
     assert 50_000_000 < memory.allocated <= memory.peak
     assert (memory.reserved, memory.used) == (None, None)
+    assert (chosen.allocator, memory.retries, memory.frees) == (None, None, None)

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.training.layouts import CASES
+from tests.training.cells import named
 
-
-@pytest.fixture(scope="module")
-def errors(tmp_path_factory):
-    """Run all cases in one launch, when the first is asked for."""
-
-    @functools.cache
-    def run():
-        results = tmp_path_factory.mktemp("layouts") / "results.json"
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", "4", "-m", "tests.training.layouts", results),
-            ],
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-8000:]
-        return json.loads(results.read_text())
-
-    return run
+#: all of four ranks, so that one launch serves them all
+NAMES = [
+    "tp4 gpt",
+    "tp4 gpt sequence",
+    "tp4 gpt sequence overlap",
+    "tp2 dp2 full",
+    "tp2 dp2 sequence",
+    "tp2 dp2 sequence overlap",
+    "tp2 dp2 sequence selective",
+    "tp2 dp2 sequence selective overlap",
+    "tp2 dp2 sequence full overlap",
+    "tp2 dp2 micro1 sequence overlap",
+    "tp2 dp2 modern",
+    "tp2 dp2 modern selective",
+    "tp2 dp2 modern sequence full",
+    "tp2 dp2 modern sequence overlap",
+    "tp2 dp2 mixtral",
+    "tp2 dp2 mixtral balanced",
+    "tp2 dp2 mixtral sequence",
+    "tp2 dp2 mixtral sequence balanced overlap",
+    "ep4",
+    "dp4 ep2 balanced",
+    "ep4 selective",
+    "dp4 ep2 overlap",
+    "ep4 full overlap",
+    "dp4 ep2 balanced overlap",
+    "dp4 ep2 selective overlap",
+    "tp2 ep2 sequence balanced selective overlap",
+    "tp2 ep2 sequence full",
+]
+OPTIONS = {"backend": "torch", "micro_batch_size": 2, "global_batch_size": 8, "balancing_loss": 0.5}
+CELLS = {name: named(name, **OPTIONS) for name in NAMES}
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
-def test_loss_and_gradients_are_those_of_one_process(name, errors):
-    for loss_error, gradient_error in errors()[name]:
+@pytest.mark.parametrize("name", CELLS)
+def test_loss_and_gradients_are_those_of_one_process(name, on_ranks):
+    for loss_error, gradient_error in on_ranks("layouts", name, CUDA_VISIBLE_DEVICES=""):
         assert loss_error < 1e-6
         assert gradient_error < 3e-6

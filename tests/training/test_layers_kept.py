@@ -13,6 +13,9 @@ PLAIN, GATED = 256, 192
 #: torch has no RMSNorm kernel on a CPU, and keeps the normalised input of both norms besides
 ON_CPU = 2 * HIDDEN
 
+#: of Llama and Mixtral: queries, keys and values, attention's result, and a number a head
+ATTENTION = HIDDEN + 2 * KEY_VALUE + HIDDEN + HEADS
+
 #: beside the layer's input
 KEPT = {
     # norm outputs and the input of the second one; queries, keys, values; attention's result and
@@ -22,31 +25,13 @@ KEPT = {
     ("gpt", "selective"): 3 * HIDDEN + HIDDEN + HEADS + HIDDEN + PLAIN + HIDDEN,
     ("gpt", "full"): 0,
     # gate, up and their product; both norms' deviation
-    ("llama", "none"): 3 * HIDDEN
-    + (HIDDEN + 2 * KEY_VALUE)
-    + (HIDDEN + HEADS)
-    + 3 * GATED
-    + 2
-    + ON_CPU,
-    ("llama", "selective"): (HIDDEN + 2 * KEY_VALUE)
-    + (HIDDEN + HEADS)
-    + HIDDEN
-    + 2 * GATED
-    + HIDDEN,
+    ("llama", "none"): 3 * HIDDEN + ATTENTION + 3 * GATED + 2 + ON_CPU,
+    ("llama", "selective"): ATTENTION + HIDDEN + 2 * GATED + HIDDEN,
     ("llama", "full"): 0,
     # two experts: their input, gate, up, product and output
-    ("mixtral", "none"): 3 * HIDDEN
-    + (HIDDEN + 2 * KEY_VALUE)
-    + (HIDDEN + HEADS)
-    + 2 * (2 * HIDDEN + 3 * GATED)
-    + 2
-    + ON_CPU,
+    ("mixtral", "none"): 3 * HIDDEN + ATTENTION + 2 * (2 * HIDDEN + 3 * GATED) + 2 + ON_CPU,
     # the router's four logits, two experts' gate, up and output
-    ("mixtral", "selective"): (HIDDEN + 2 * KEY_VALUE)
-    + (HIDDEN + HEADS)
-    + HIDDEN
-    + 4
-    + 2 * (2 * GATED + HIDDEN),
+    ("mixtral", "selective"): ATTENTION + HIDDEN + 4 + 2 * (2 * GATED + HIDDEN),
     ("mixtral", "full"): 0,
 }
 

@@ -77,36 +77,26 @@ def test_whole_steps_are_counted_exactly(machine: Machine, steps: int, warmup: i
     assert machine.barriers == 4
 
 
+@pytest.mark.parametrize("readings", [None, 0, 1])
 def test_a_rank_that_cannot_read_says_why_and_keeps_the_others_waiting_for_nothing(
-    machine: Machine,
+    machine: Machine, readings: int | None
 ) -> None:
-    def refuse(uuid: str | None) -> links.ReadLinks:
-        raise UnreadableError("no links here")
+    """It cannot open the counters, or reads them so many times."""
+    left = [machine.open("GPU-a")] * (readings or 0)
 
-    counting = LinkCounting(3, GPU, 1, refuse, machine.barrier)
+    def read() -> LinkReading:
+        if not left:
+            raise UnreadableError("no links here")
+        return left.pop()()
+
+    def begin(uuid: str | None) -> links.ReadLinks:
+        return read() if readings is None else read
+
+    counting = LinkCounting(3, GPU, 1, begin, machine.barrier)
     counting.begin()
     count = counting.end(6)
     assert (count.before, count.after, count.reason) == (None, None, "no links here")
     assert machine.barriers == 4
-
-
-def test_counters_that_fail_at_the_end_leave_a_reason(machine: Machine) -> None:
-    read = machine.open("GPU-a")
-    failing = [False]
-
-    def fails_later(uuid: str | None) -> links.ReadLinks:
-        def either() -> LinkReading:
-            if failing[0]:
-                raise UnreadableError("GPU is lost")
-            return read()
-
-        return either
-
-    counting = LinkCounting(0, GPU, 1, fails_later, machine.barrier)
-    counting.begin()
-    failing[0] = True
-    count = counting.end(6)
-    assert (count.before, count.after, count.reason) == (None, None, "GPU is lost")
 
 
 def test_a_run_on_a_cpu_waits_for_nobody(machine: Machine) -> None:

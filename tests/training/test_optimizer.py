@@ -31,10 +31,3 @@ def test_a_step_decays_weights_by_what_the_cell_says(weight_decay: float, after:
     optimizer.step()
 
     assert weight.item() == pytest.approx(after, rel=1e-9)
-
-
-def test_cells_decay_as_they_did_before_they_could_say() -> None:
-    assert (
-        TRAINING.weight_decay
-        == torch.optim.AdamW([nn.Parameter(torch.ones(1))]).defaults["weight_decay"]
-    )

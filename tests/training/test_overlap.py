@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from tests.training.cells import named
+from tests.training.ranks import launch
 from workflow_lib.trainers.native import sharding
 from workflow_lib.trainers.native.pipeline import one_forward_one_backward
+
+LAYOUTS = {
+    "zero3": "dp2 zero3 batch2",
+    "zero0": "dp2 zero0 batch2",
+    "pipeline": "pp2",
+    "interleaved": "pp2x2",
+    "experts": "ep2 batch2",
+}
+CELLS = {
+    f"{name} {switch}": named(f"torch {layout}", overlap=switch == "on")
+    for name, layout in LAYOUTS.items()
+    for switch in ("on", "off")
+}
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """What two ranks did in one step of each cell of tests/training/trace.py."""
-    path = tmp_path_factory.mktemp("trace") / "events.json"
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", "-m", "tests.training.trace", path),
-        ],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == 0, ended.stderr[-8000:]
-    return json.loads(path.read_text())
+    """What two ranks did in one step of each cell, on CPUs."""
+    directory = tmp_path_factory.mktemp("trace")
+    alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    results = launch("trace", CELLS, directory, environment=alone)
+    assert isinstance(results, dict), results
+    return results
 
 
 def gathered_ahead(gathers):
     """Layers whose weights were asked for before the layer ahead of them began."""
-    order = [(what, layer) for what, layer in gathers]
-    begins = [layer for what, layer in order if what == "begin"]
+    begins = [layer for what, layer in gathers if what == "begin"]
     return [
         following
         for layer, following in pairwise(begins)
-        if order.index(("FSDP::all_gather", following)) < order.index(("begin", layer))
+        if gathers.index(["FSDP::all_gather", following]) < gathers.index(["begin", layer])
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, NEOX, TRAINING
+from tests.training.test_model import logits
 from workflow_lib.trainers.native.cross_entropy import cross_entropy
 from workflow_lib.trainers.native.mesh import single_process
 from workflow_lib.trainers.native.model import Decoder, parts
@@ -18,108 +19,44 @@ TOKENS = torch.randint(257, (2, 65), generator=torch.Generator().manual_seed(3))
 INPUTS, TARGETS = TOKENS[:, :-1], TOKENS[:, 1:]
 
 
-def gpt_peer(model):
-    from transformers import GPT2Config, GPT2LMHeadModel
+def peer_of(model, kind, **options):
+    """A model as transformers has that kind, with weights that are far from zero, biases and norms
+    included.
+    """
+    import transformers
 
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=257,
-            n_positions=model.sequence_length,
-            n_embd=model.hidden_size,
-            n_layer=model.layers,
-            n_head=model.attention_heads,
-            n_inner=model.ffn_hidden_size,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
+    # Keys that a kind does not have change nothing of it.
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=257,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.ffn_hidden_size,
+        n_inner=model.ffn_hidden_size,
+        moe_intermediate_size=model.ffn_hidden_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.attention_heads,
+        num_key_value_heads=model.kv_heads,
+        num_experts_per_tok=model.experts_per_token,
+        max_position_embeddings=model.sequence_length,
+        rope_parameters=rotary_positions(model),
+        rms_norm_eps=model.norm_epsilon,
+        layer_norm_eps=model.norm_epsilon,
+        head_dim=model.head_size,
+        tie_word_embeddings=model.tied_embeddings or model.family == "gpt",
+        pad_token_id=None,
+        bos_token_id=0,
+        eos_token_id=0,
+        **options,
     )
-
-
-def llama_peer(model):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**llama_like(model)))
-
-
-def qwen2_peer(model):
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    return Qwen2ForCausalLM(Qwen2Config(**llama_like(model)))
-
-
-def qwen3_peer(model):
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    return Qwen3ForCausalLM(Qwen3Config(**llama_like(model)))
-
-
-def qwen3_moe_peer(model):
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    return Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(
-            **llama_like(model),
-            moe_intermediate_size=model.ffn_hidden_size,
-            num_experts=model.experts,
-            num_experts_per_tok=model.experts_per_token,
-            norm_topk_prob=True,
-        )
-    )
-
-
-def mistral_peer(model):
-    from transformers import MistralConfig, MistralForCausalLM
-
-    # A window as long as the sequence leaves nothing out.
-    return MistralForCausalLM(MistralConfig(**llama_like(model), sliding_window=64))
-
-
-def phi3_peer(model):
-    from transformers import Phi3Config, Phi3ForCausalLM
-
-    like = llama_like(model)
-    like["rope_parameters"]["partial_rotary_factor"] = model.rotary_share
-    return Phi3ForCausalLM(Phi3Config(**like, pad_token_id=None))
-
-
-def gemma_peer(model):
-    from transformers import GemmaConfig, GemmaForCausalLM
-
-    like = llama_like(model) | {"hidden_act": "gelu_pytorch_tanh"}
-    return GemmaForCausalLM(GemmaConfig(**like, pad_token_id=None))
-
-
-def mixtral_peer(model, **options):
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    return MixtralForCausalLM(
-        MixtralConfig(
-            **llama_like(model),
-            num_local_experts=model.experts,
-            num_experts_per_tok=model.experts_per_token,
-            **options,
-        )
-    )
-
-
-def llama_like(model):
-    return {
-        "vocab_size": 257,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.ffn_hidden_size,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.attention_heads,
-        "num_key_value_heads": model.kv_heads,
-        "max_position_embeddings": model.sequence_length,
-        "rope_parameters": rotary_positions(model),
-        "rms_norm_eps": model.norm_epsilon,
-        "head_dim": model.head_size,
-        "tie_word_embeddings": model.tied_embeddings,
-    }
+    peer = transformers.AutoModelForCausalLM.from_config(config)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in peer.parameters():
+        drawn = torch.randn(parameter.shape, generator=generator)
+        parameter.data.copy_(drawn * 0.1 + (1.0 if parameter.dim() == 1 else 0.0))
+    return peer.eval()  # it would drop out
 
 
 def rotary_positions(model):
-    base = {"rope_theta": model.rotary_base}
+    base = {"rope_theta": model.rotary_base, "partial_rotary_factor": model.rotary_share}
     if not model.rotary_scaling:
         return base | {"rope_type": "default"}
     if len(model.rotary_scaling) == 1:
@@ -134,25 +71,39 @@ def rotary_positions(model):
     }
 
 
-def gpt_as_ours(theirs, layers):
-    """A peer's tensors under the names of our parameters; its linear maps are transposed."""
-    ours = {"0.weight": theirs["transformer.wte.weight"]}
-    ours["1.weight"] = theirs["transformer.wpe.weight"]
+def renamed(theirs, layers, prefix, ends, names):
+    """A peer's tensors under the names of our parameters, where both have the same parts: ``ends``
+    are what is before the layers, and behind them; ``names`` are of what is in one.
+    """
+    before, behind = ends
+    places = {str(place): name for place, name in enumerate(before)}
+    first = len(before)
     for layer in range(layers):
-        for name, other in {
-            "attention_norm": "ln_1",
-            "attention.query_key_value": "attn.c_attn",
-            "attention.output": "attn.c_proj",
-            "feed_forward_norm": "ln_2",
-            "feed_forward.up": "mlp.c_fc",
-            "feed_forward.down": "mlp.c_proj",
-        }.items():
-            source = f"transformer.h.{layer}.{other}"
-            ours[f"{layer + 2}.{name}.weight"] = theirs[f"{source}.weight"].t()
-            ours[f"{layer + 2}.{name}.bias"] = theirs[f"{source}.bias"]
-    ours[f"{layers + 2}.weight"] = theirs["transformer.ln_f.weight"]
-    ours[f"{layers + 2}.bias"] = theirs["transformer.ln_f.bias"]
-    return ours
+        places |= {f"{layer + first}.{our}": f"{prefix}.{layer}.{name}" for our, name in names}
+    places |= {str(first + layers + place): name for place, name in enumerate(behind)}
+    return {
+        f"{our}.{kind}": theirs[f"{name}.{kind}"]
+        for our, name in places.items()
+        for kind in ("weight", "bias")
+        if f"{name}.{kind}" in theirs
+    }
+
+
+OUR_NAMES = (
+    *("attention_norm", "attention.query_key_value", "attention.output"),
+    *("feed_forward_norm", "feed_forward.up", "feed_forward.down"),
+)
+
+
+def gpt_as_ours(theirs, layers):
+    """Its linear maps are transposed."""
+    names = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    ends = ["transformer.wte", "transformer.wpe"], ["transformer.ln_f"]
+    pairs = list(zip(OUR_NAMES, names, strict=True))
+    ours = renamed(theirs, layers, "transformer.h", ends, pairs)
+    return {
+        name: each if name in ("0.weight", "1.weight") else each.t() for name, each in ours.items()
+    }
 
 
 def llama_as_ours(theirs, layers):
@@ -192,39 +143,18 @@ def llama_as_ours(theirs, layers):
     return ours
 
 
-def neox_peer(model):
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    positions = {"rope_type": "default", "rope_theta": model.rotary_base}
-    like = llama_like(model) | {
-        "hidden_act": "gelu",
-        "layer_norm_eps": model.norm_epsilon,
-        "rope_parameters": positions | {"partial_rotary_factor": model.rotary_share},
-    }
-    return GPTNeoXForCausalLM(GPTNeoXConfig(**like))
-
-
 def neox_as_ours(theirs, layers):
     """Its queries, keys and values lie head by head."""
-    ours = {"0.weight": theirs["gpt_neox.embed_in.weight"]}
-    for layer in range(layers):
-        for name, other in {
-            "attention_norm": "input_layernorm",
-            "attention.query_key_value": "attention.query_key_value",
-            "attention.output": "attention.dense",
-            "feed_forward_norm": "post_attention_layernorm",
-            "feed_forward.up": "mlp.dense_h_to_4h",
-            "feed_forward.down": "mlp.dense_4h_to_h",
-        }.items():
-            for kind in ("weight", "bias"):
-                each = theirs[f"gpt_neox.layers.{layer}.{other}.{kind}"]
-                if name == "attention.query_key_value":
-                    by_head = each.unflatten(0, (4, 3, -1))
-                    each = by_head.transpose(0, 1).flatten(0, 2)
-                ours[f"{layer + 1}.{name}.{kind}"] = each
-    for kind in ("weight", "bias"):
-        ours[f"{layers + 1}.{kind}"] = theirs[f"gpt_neox.final_layer_norm.{kind}"]
-    ours[f"{layers + 2}.weight"] = theirs["lm_head.weight"]
+    names = (
+        *("input_layernorm", "attention.query_key_value", "attention.dense"),
+        *("post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    )
+    ends = ["gpt_neox.embed_in"], ["gpt_neox.final_layer_norm", "lm_head"]
+    pairs = list(zip(OUR_NAMES, names, strict=True))
+    ours = renamed(theirs, layers, "gpt_neox.layers", ends, pairs)
+    for name, each in ours.items():
+        if "query_key_value" in name:
+            ours[name] = each.unflatten(0, (4, 3, -1)).transpose(0, 1).flatten(0, 2)
     return ours
 
 
@@ -249,28 +179,42 @@ def gemma_as_ours(theirs, layers):
     return {name: each + 1.0 if each.dim() == 1 else each for name, each in ours.items()}
 
 
-#: names of models like those that people have: (ours, theirs, whose tensors are named how)
+#: names of models like those that people have: (ours, transformers' kind with its own keys, whose
+#: tensors are named how)
 LIKE = {
+    "gpt": (GPT, {"kind": "GPT2"}, gpt_as_ours),
+    "llama": (LLAMA, {"kind": "Llama"}, llama_as_ours),
+    "mixtral": (MIXTRAL, {"kind": "Mixtral", "num_local_experts": 4}, llama_as_ours),
+    "neox": (NEOX, {"kind": "GPTNeoX", "hidden_act": "gelu"}, neox_as_ours),
     "llama-3.2": (
         replace(LLAMA, tied_embeddings=True, rotary_scaling=(32.0, 1.0, 4.0, 32.0)),
-        *(llama_peer, llama_as_ours),
+        {"kind": "Llama"},
+        llama_as_ours,
     ),
-    "llama-linear": (replace(LLAMA, rotary_scaling=(4.0,)), llama_peer, llama_as_ours),
+    "llama-linear": (replace(LLAMA, rotary_scaling=(4.0,)), {"kind": "Llama"}, llama_as_ours),
     "qwen2": (
         replace(LLAMA, tied_embeddings=True, qkv_bias=True, norm_epsilon=1e-6, rotary_base=1e6),
-        *(qwen2_peer, llama_as_ours),
+        {"kind": "Qwen2"},
+        llama_as_ours,
     ),
     "qwen3": (
         replace(LLAMA, head_dimension=24, qk_norm=True, norm_epsilon=1e-6, rotary_base=1e6),
-        *(qwen3_peer, llama_as_ours),
+        {"kind": "Qwen3"},
+        llama_as_ours,
     ),
     "qwen3-moe": (
         replace(MIXTRAL, head_dimension=24, qk_norm=True, norm_epsilon=1e-6),
-        *(qwen3_moe_peer, llama_as_ours),
+        {"kind": "Qwen3Moe", "num_experts": 4, "norm_topk_prob": True},
+        llama_as_ours,
     ),
-    "mistral": (replace(LLAMA, rotary_base=1e4), mistral_peer, llama_as_ours),
-    "phi3": (replace(LLAMA, rotary_base=2.5e5), phi3_peer, phi3_as_ours),
-    "phi3-partial": (replace(LLAMA, rotary_share=0.5), phi3_peer, phi3_as_ours),
+    # A window as long as the sequence leaves nothing out.
+    "mistral": (
+        replace(LLAMA, rotary_base=1e4),
+        {"kind": "Mistral", "sliding_window": 64},
+        llama_as_ours,
+    ),
+    "phi3": (replace(LLAMA, rotary_base=2.5e5), {"kind": "Phi3"}, phi3_as_ours),
+    "phi3-partial": (replace(LLAMA, rotary_share=0.5), {"kind": "Phi3"}, phi3_as_ours),
     "gemma": (
         replace(
             LLAMA,
@@ -282,18 +226,10 @@ LIKE = {
             norm_epsilon=1e-6,
             rotary_base=1e4,
         ),
-        *(gemma_peer, gemma_as_ours),
+        {"kind": "Gemma", "hidden_act": "gelu_pytorch_tanh"},
+        gemma_as_ours,
     ),
 }
-
-
-def randomised(peer):
-    """Give a peer weights that are far from zero, biases and norms included."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in peer.parameters():
-        drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.data.copy_(drawn * 0.1 + (1.0 if parameter.dim() == 1 else 0.0))
-    return peer.eval()  # it would drop out
 
 
 def with_weights_of(peer, model, as_ours, **options):
@@ -319,42 +255,28 @@ def assert_same_gradients(decoder, peer, model, as_ours):
         assert error < 1e-5, name
 
 
-def logits_of(decoder, tokens):
-    for part in decoder.parts:
-        tokens = part(tokens)
-    return tokens
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "peer_of", "as_ours"),
-    [
-        (GPT, gpt_peer, gpt_as_ours),
-        (LLAMA, llama_peer, llama_as_ours),
-        (MIXTRAL, mixtral_peer, llama_as_ours),
-        (NEOX, neox_peer, neox_as_ours),
-        *LIKE.values(),
-    ],
-    ids=["gpt", "llama", "mixtral", "neox", *LIKE],
-)
-def test_logits_and_gradients_are_those_of_transformers(model, peer_of, as_ours):
+@pytest.mark.parametrize("name", LIKE)
+def test_logits_and_gradients_are_those_of_transformers(name):
+    model, keys, as_ours = LIKE[name]
     model = replace(model, layers=2, vocabulary_multiple=1)
-    peer = randomised(peer_of(model))
+    peer = peer_of(model, **keys)
     decoder = with_weights_of(peer, model, as_ours)
 
     expected = peer(INPUTS).logits
-    logits = logits_of(decoder, INPUTS)
+    ours = logits(decoder, INPUTS)
     torch.nn.functional.cross_entropy(expected.flatten(0, 1), TARGETS.flatten()).backward()
-    cross_entropy(logits.flatten(0, 1), TARGETS.flatten(), None).backward()
+    cross_entropy(ours.flatten(0, 1), TARGETS.flatten(), None).backward()
 
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
     assert_same_gradients(decoder, peer, model, as_ours)
 
 
 @pytest.mark.slow
 def test_the_balancing_loss_and_its_gradient_are_those_of_transformers():
     model = replace(MIXTRAL, layers=1, vocabulary_multiple=1)
-    peer = randomised(mixtral_peer(model, output_router_logits=True, router_aux_loss_coef=0.3))
+    losses = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
+    peer = peer_of(model, "Mixtral", num_local_experts=4, **losses)
     decoder = with_weights_of(peer, model, llama_as_ours, balancing_loss=0.3)
 
     theirs = peer(INPUTS)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
-from tests.training.ranks import launch
-from workflow_lib.records import Degrees
+from tests.training.cells import named
 
 #: oneDNN and torch then use no instruction beyond AVX2, so that an x86 CPU has neither fp16 nor
-#: bf16; other CPUs ignore it
+#: bf16; other CPUs ignore it. DeepSpeed 0.19.8 heeds the precision that zero.Init is given only
+#: where there is fp16
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 #: parameters: four layers of 49 280, of which 128 are in norms; embedding and head of 384 × 64
 #: each; and the last norm
@@ -35,101 +34,57 @@ EXCHANGED = {
     ("torch", 2): ("reduce-scatter", 2 * ALL, ALL),
     ("torch", 3): ("reduce-scatter", 2 * ALL, BOTH_PASSES),
 }
-LORA = {"workload": "lora", "lora_rank": 4, "precision": "bf16"}
-BF16 = {"precision": "bf16"}
 
-#: without what capabilities refuses
-WHOLE_MODELS = [
-    (backend, stage, precision)
+REDUCTION = {"deepspeed": "all-reduce", "torch": "reduce-scatter"}
+#: of two ranks that are whole models, without what capabilities refuses
+WHOLE_MODELS = {
+    f"{backend} dp2 zero{stage} {precision}": (EXCHANGED[backend, stage], precision)
     for backend, stage in EXCHANGED
     for precision in ("fp32", "bf16")
     if (backend, stage, precision) != ("deepspeed", 0, "bf16")
-]
-TWO_RANKS = {
-    f"{backend} zero{stage} {precision}": cell(
-        *(LLAMA, Degrees(dp=2)), backend=backend, zero_stage=stage, precision=precision
-    )
-    for backend, stage, precision in WHOLE_MODELS
-} | {
-    f"{backend} lora zero{stage}": cell(
-        *(LLAMA, Degrees(dp=2)), backend=backend, zero_stage=stage, **LORA
-    )
-    for backend in ("deepspeed", "torch")
-    for stage in (1, 3)
 }
-FOUR_RANKS = {
-    f"{backend} {name}": cell(model, degrees, backend=backend, **options, **BF16)
-    for backend in ("deepspeed", "torch")
-    for name, model, degrees, options in (
-        ("tp2 dp2", LLAMA, Degrees(tp=2, dp=2), {"zero_stage": 3, "sequence_parallel": True}),
-        ("pp2 dp2", GPT, Degrees(pp=2, dp=2), {}),
-        ("dp4 ep2", MIXTRAL, Degrees(dp=4, ep=2), {"routing": "dropless"}),
-    )
+#: what reduces gradients of adapters, and how many. Rank 4 in each of four layers: queries, keys
+#: and values 64 + 128, what follows attention 64 + 64, gate and up 64 + 384, down 192 + 64
+ADAPTERS = {
+    "deepspeed lora dp2 zero1 bf16": ("all-reduce", 4 * 4 * 1024),
+    "deepspeed lora dp2 zero3 bf16": ("reduce-scatter", 2 * 4 * 4 * 1024),
+    "torch lora dp2 zero1 bf16": ("reduce-scatter", 4 * 4 * 1024),
+    "torch lora dp2 zero3 bf16": ("reduce-scatter", 2 * 4 * 4 * 1024),
 }
+#: of four ranks
+TENSORS, STAGES, EXPERTS = (
+    [f"{backend} {layout} bf16" for backend in REDUCTION]
+    for layout in ("tp2 dp2 zero3 sequence", "pp2 dp2 gpt", "dp4 ep2")
+)
+CELLS = {name: named(name) for name in (*WHOLE_MODELS, *ADAPTERS, *TENSORS, *STAGES, *EXPERTS)}
+pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    """What each rank counted, by cell of TWO_RANKS, on a CPU without fp16.
-
-    DeepSpeed 0.19.8 heeds the precision that zero.Init is given only where there is fp16.
-    """
-    results = launch("traffic", TWO_RANKS, tmp_path_factory.mktemp("two"), environment=AVX2)
-    assert isinstance(results, dict), results
-    return results
-
-
-@pytest.fixture(scope="module")
-def four_ranks(tmp_path_factory):
-    """What each rank counted, by cell of FOUR_RANKS."""
-    results = launch("traffic", FOUR_RANKS, tmp_path_factory.mktemp("four"))
-    assert isinstance(results, dict), results
-    return results
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("backend", "stage", "precision"), WHOLE_MODELS)
+@pytest.mark.parametrize("name", WHOLE_MODELS)
 def test_replicas_reduce_gradients_in_fp32_and_gather_weights_in_the_cells_precision(
-    backend, stage, precision, two_ranks
+    name, on_ranks
 ):
-    reduction, reduced, gathered = EXCHANGED[backend, stage]
-
+    (reduction, reduced, gathered), precision = WHOLE_MODELS[name]
     expected = [["dp", reduction, "fp32", reduced]]
     if gathered:
         expected.append(["dp", "gather", precision, gathered])
 
-    assert two_ranks[f"{backend} zero{stage} {precision}"] == [sorted(expected)] * 2
+    assert on_ranks("traffic", name, **AVX2) == [sorted(expected)] * 2
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "reduction", "reduced"),
-    [
-        # Rank 4 in each of four layers: queries, keys and values 64 + 128, what follows attention
-        # 64 + 64, gate and up 64 + 384, down 192 + 64.
-        ("deepspeed lora zero1", "all-reduce", 4 * 4 * 1024),
-        ("deepspeed lora zero3", "reduce-scatter", 2 * 4 * 4 * 1024),
-        ("torch lora zero1", "reduce-scatter", 4 * 4 * 1024),
-        ("torch lora zero3", "reduce-scatter", 2 * 4 * 4 * 1024),
-    ],
-)
-def test_of_adapters_alone_gradients_are_reduced_in_fp32_too(name, reduction, reduced, two_ranks):
-    for rank in two_ranks[name]:
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_of_adapters_alone_gradients_are_reduced_in_fp32_too(name, on_ranks):
+    reduction, reduced = ADAPTERS[name]
+    for rank in on_ranks("traffic", name, **AVX2):
         assert [each for each in rank if each[1] != "gather"] == [
             ["dp", reduction, "fp32", reduced]
         ]
         assert {precision for _, kind, precision, _ in rank if kind == "gather"} == {"bf16"}
 
 
-REDUCTION = {"deepspeed": "all-reduce", "torch": "reduce-scatter"}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("backend", ["deepspeed", "torch"])
-def test_tensor_parallel_ranks_exchange_activations_and_norms_gradients_in_bf16(
-    backend, four_ranks
-):
-    for rank in four_ranks[f"{backend} tp2 dp2"]:
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensor_parallel_ranks_exchange_activations_and_norms_gradients_in_bf16(name, on_ranks):
+    for rank in on_ranks("traffic", name):
         assert {tuple(each[:3]) for each in rank} == {
             ("dp", "reduce-scatter", "fp32"),
             ("dp", "gather", "bf16"),
@@ -140,27 +95,26 @@ def test_tensor_parallel_ranks_exchange_activations_and_norms_gradients_in_bf16(
         }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("backend", ["deepspeed", "torch"])
-def test_stages_send_activations_in_bf16_and_add_up_what_they_share_in_fp32(backend, four_ranks):
-    for rank in four_ranks[f"{backend} pp2 dp2"]:
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_send_activations_in_bf16_and_add_up_what_they_share_in_fp32(name, on_ranks):
+    for rank in on_ranks("traffic", name):
         # DeepSpeed sends to neighbours in the group of all ranks, and broadcasts two losses.
         found = {tuple(each[1:3]) for each in rank if each[0] != "dp" and each[1] != "broadcast"}
         assert found == {("send", "bf16"), ("receive", "bf16"), ("all-reduce", "fp32")}
         assert {tuple(each[1:3]) for each in rank if each[0] == "dp"} == {
-            (REDUCTION[backend], "fp32"),
+            (REDUCTION[name.split()[0]], "fp32"),
             ("gather", "bf16"),
         }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("backend", ["deepspeed", "torch"])
-def test_experts_are_reduced_over_their_own_replicas_in_fp32(backend, four_ranks):
-    for rank in four_ranks[f"{backend} dp4 ep2"]:
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_are_reduced_over_their_own_replicas_in_fp32(name, on_ranks):
+    reduction = REDUCTION[name.split()[0]]
+    for rank in on_ranks("traffic", name):
         assert {tuple(each[:3]) for each in rank} == {
-            ("dp", REDUCTION[backend], "fp32"),
+            ("dp", reduction, "fp32"),
             ("dp", "gather", "bf16"),
-            ("expert_dp", REDUCTION[backend], "fp32"),
+            ("expert_dp", reduction, "fp32"),
             ("expert_dp", "gather", "bf16"),
             ("ep", "exchange", "bf16"),
             ("ep", "exchange", "torch.int64"),  # how many rows will come

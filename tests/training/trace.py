@@ -1,48 +1,28 @@
 """Records in which order two ranks compute and communicate, with and without overlap.
 
-Started by torch.distributed.run with a file for the results: for each cell and rank a list of
-[what, of what], in the order in which it happened during one step.
+For a cell each rank returns lists of [what, of what], in the order in which it happened during one
+step. See ``ranks`` for the arguments.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import sys
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from tests.training.cells import LLAMA, MIXTRAL, cell
-from workflow_lib.records import Cell, Degrees
+from tests.training.ranks import on_every_rank
+from workflow_lib.records import Cell
 from workflow_lib.trainers.native import expert_exchange, sharding
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
 from workflow_lib.trainers.native.model import TransformerLayer
 from workflow_lib.trainers.native.torch_engine import TorchEngine
 
-CELLS = {
-    f"{name} {'on' if overlap else 'off'}": cell(
-        *(MIXTRAL if degrees.ep > 1 else LLAMA, degrees),
-        backend="torch",
-        overlap=overlap,
-        **options,
-    )
-    for name, degrees, options in (
-        ("zero3", Degrees(dp=2), {"zero_stage": 3, "global_batch_size": 2}),
-        ("zero0", Degrees(dp=2), {"zero_stage": 0, "global_batch_size": 2}),
-        ("pipeline", Degrees(pp=2), {}),
-        ("interleaved", Degrees(pp=2, virtual_stages=2), {}),
-        ("experts", Degrees(dp=2, ep=2), {"global_batch_size": 2}),
-    )
-    for overlap in (False, True)
-}
 Events = list[tuple[str, str]]
+EVENTS: Events = []
 
 
 def told(function: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
@@ -133,26 +113,16 @@ def step(one: Cell, mesh: meshes.Mesh, engine: TorchEngine) -> None:
     engine.train_step(step_batches(source, one, mesh, 0))
 
 
-def main() -> None:
-    """Trace all cells; rank 0 writes the file."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    events: Events = []
-    watch(events)
-    results = {}
-    for name, one in CELLS.items():
-        mesh = meshes.create(one.degrees, torch.device("cpu"))
-        engine = TorchEngine(one, mesh)
-        step(one, mesh, engine)  # it prepares more than later steps
-        events.clear()
-        mine = gathers(one, mesh, engine) if one.degrees.dp > 1 else step(one, mesh, engine)
-        everyone: list[Any] = [None] * 2
-        dist.all_gather_object(everyone, {"gathers": mine or [], "events": list(events)})
-        results[name] = everyone
-    if dist.get_rank() == 0:
-        Path(sys.argv[1]).write_text(json.dumps(results))
-    dist.barrier()
-    dist.destroy_process_group()
+def traced(cell: Cell) -> dict[str, Events]:
+    """What happened on a rank in the second step."""
+    mesh = meshes.create(cell.degrees, torch.device("cpu"))
+    engine = TorchEngine(cell, mesh)
+    step(cell, mesh, engine)  # it prepares more than later steps
+    EVENTS.clear()
+    found = gathers(cell, mesh, engine) if cell.degrees.dp > 1 else step(cell, mesh, engine)
+    return {"gathers": found or [], "events": list(EVENTS)}
 
 
 if __name__ == "__main__":
-    main()
+    watch(EVENTS)
+    on_every_rank(lambda cell, _: traced(cell))
