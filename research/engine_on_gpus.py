@@ -6,14 +6,14 @@ it. The sets are whole models (llama3-8b), full-width models with few layers (th
 study's), and cells on both sides of a GPU's memory. Needs torch and what envs/training.txt lists:
 
     python3 research/engine_on_gpus.py --platform h200 --sets llama3-8b twins
-    python3 research/engine_on_gpus.py --sets peers --peer torchtitan transformers
+    python3 research/engine_on_gpus.py --sets peers --peer torchtitan
 
 With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
 the first rank took, beside which share of them compute kernels ran, and for which share of the step
 each collective ran alone.
 
-With ``--peer``, torchtitan 0.2.2 and Hugging Face transformers train the same model in the same
-layout on the same GPUs: a launch of each in turn, each round in the reverse order of the one
+With ``--peer``, torchtitan 0.2.2 trains the same model in the same layout on the same GPUs: a
+launch of each in turn, each round in the reverse order of the one
 before. The ratio of tokens/s is printed with its 95 % interval over the rounds. A peer
 whose model has another number of parameters is refused. Records say how many layers each stage of a
 pipeline had: torchtitan divides them by a rule of its own.

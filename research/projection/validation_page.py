@@ -15,9 +15,6 @@ from workflow_lib import __version__
 from workflow_lib.records import whole_file
 from workflow_lib.report.figures.html import page_templates
 
-_NAMES = {name: heading for name, (heading, _) in BASELINES.items()} | {
-    "calculon": "Calculon as shipped"
-}
 #: goal of every split: the lowest and highest share of rows that 90 % intervals cover
 COVERAGE_GOAL = (0.85, 0.95)
 _TEMPLATES = page_templates("research.projection", "workflow_lib.report")
@@ -100,7 +97,7 @@ def baselines(validation: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "split": name,
-            "baseline": _NAMES[of],
+            "baseline": BASELINES[of][0],
             "rows": str(each["errors"]["rows"]),
             "MAPE": f"{each['errors']['mape']:.2%}",
             "max": f"{each['errors']['maximum']:.2%}",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from research.projection import calculon, node_power
+from research.projection import node_power
 from research.projection.__main__ import main
 from research.projection.baselines import affine_law, bubble_law, constant_throughput
 from research.projection.layouts import assumed_chunks, usable
@@ -16,7 +15,6 @@ from research.projection.splits import Fold, read_splits
 from research.projection.validation import not_judged, validate
 from research.projection.validation_page import describe, write_validation
 from tests.research.published_rows import runs_of, write_rows
-from workflow_lib.records import RecordError
 
 
 def affine_rows():
@@ -210,48 +208,6 @@ def test_rows_that_say_too_little_or_nonsense_are_named(tmp_path):
         "the model's dimensions are not known",
     ]
     assert list(layouts) == [7]
-
-
-def test_calculon_runs_in_its_own_checkout(tmp_path):
-    (tmp_path / "systems").mkdir()
-    (tmp_path / "systems" / "h100_80g_nvl8.json").write_text('{"mem1": {"GiB": 80}}')
-    (tmp_path / "calculon").mkdir()
-    (tmp_path / "calculon" / "__init__.py").touch()
-    (tmp_path / "calculon" / "llm.py").write_text(
-        """
-class System(dict):
-    pass
-
-class Llm:
-    class Error(Exception):
-        pass
-    class Execution:
-        from_json = staticmethod(dict)
-    Application = dict
-    def __init__(self, application, logger):
-        self.hidden = application["hidden"]
-    def compile(self, system, execution):
-        assert system["mem1"]["GiB"] > 80
-        self.procs = execution["num_procs"]
-    def run(self, system):
-        pass
-    def get_total_time(self):
-        return self.hidden / self.procs
-"""
-    )
-    _, layouts = of_rows(
-        tmp_path, {}, {"model": "Llama 3.1 70B", "virtual_pp": 5}, {"dtype": "FP8"}
-    )
-    # Llama's gated layers are none of Calculon's: 12 288 columns over 64 GPUs, twice.
-    assert calculon.times(layouts, tmp_path) == {2: 192.0, 4: 192.0}
-
-
-def test_a_checkout_that_does_not_run_is_named(tmp_path):
-    (tmp_path / "systems").mkdir()
-    (tmp_path / "systems" / "h100_80g_nvl8.json").write_text('{"mem1": {"GiB": 80}}')
-    _, layouts = of_rows(tmp_path, {})
-    with pytest.raises(RecordError, match=r"does not run with .*No module named 'calculon'"):
-        calculon.times(layouts, tmp_path, sys.executable)
 
 
 def test_node_power_falls_with_throughput_to_a_floor():
