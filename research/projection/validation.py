@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from research.projection import node_power
 from research.projection.baselines import BASELINES
 from research.projection.layouts import assumed_chunks, fits, usable
 from research.projection.metrics import Confusion, Coverage, Errors, Ranking
@@ -26,6 +25,11 @@ from workflow_lib.projection.layouts import Layout
 from workflow_lib.words import counted
 
 FORMAT = 4
+#: why splits of these kinds are not run
+_NOT_HERE = {
+    "own": "published rows have no runs of this workflow; validate-own judges those",
+    "power": "published rows have no power of nodes",
+}
 _NO_TIME = "it states neither a step's time nor a throughput and the batch"
 
 
@@ -137,12 +141,8 @@ def _split(
     }
     if split.kind == "memory":
         return told | _memory(split, runs, layouts)
-    if split.kind == "power":
-        return told | node_power.validation()
     if split.kind not in FITTED_KINDS:
-        return told | {
-            "not_run": "published rows have no runs of this workflow; validate-own judges those"
-        }
+        return told | {"not_run": _NOT_HERE[split.kind]}
     forecasts: list[Forecast] = []
     without: list[Unusable] = []
     seconds: dict[str, dict[int, float]] = {name: {} for name in BASELINES}

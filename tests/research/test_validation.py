@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from research.projection import node_power
 from research.projection.__main__ import main
 from research.projection.baselines import affine_law, bubble_law, constant_throughput
 from research.projection.layouts import assumed_chunks, usable
@@ -69,7 +68,6 @@ def predictions(validation):
     return {
         (name, each["run"]): (each["median_s"], each["intervals_s"])
         for name, split in validation["splits"].items()
-        if split["kind"] != "power"
         for each in split.get("predictions", ())
     }
 
@@ -208,16 +206,3 @@ def test_rows_that_say_too_little_or_nonsense_are_named(tmp_path):
         "the model's dimensions are not known",
     ]
     assert list(layouts) == [7]
-
-
-def test_node_power_falls_with_throughput_to_a_floor():
-    # 2 880 W, and half of the 4 278 W above it.
-    assert node_power.node_power(7158, 0.5).power_w == pytest.approx(2880 + 2139)
-    assert node_power.node_power(7158, 1.0).power_w == 7158
-
-
-def test_shipped_power_adds_up_to_shipped_energy():
-    # Each is the middle of a range over runs, of which those of energy are 2 % wide.
-    for row in node_power.read_power():
-        energy_kwh = row.node_power_w * row.nodes * row.duration_s / 3.6e6
-        assert energy_kwh == pytest.approx(row.energy_kwh, rel=0.025), row
