@@ -18,13 +18,13 @@ RATIOS = (
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """The lines of a table."""
-    first = row(heads)
-    return [first, "|---" * (first.count(" | ") + 1) + "|", *map(row, rows)]
+    named = tuple(heads)
+    return [row(named), "|---" * len(named) + "|", *map(row, rows)]
 
 
 def row(cells: Iterable[str]) -> str:
     """A line of a table."""
-    return f"| {' | '.join(cells)} |"
+    return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
 
 
 def document(*blocks: str | Iterable[str]) -> str:
