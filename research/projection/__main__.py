@@ -4,11 +4,12 @@ what is shipped with them."""
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from research.projection import calibration, own_validation, validation_page
+from research.projection import calibration, own_validation, validation_text
 from research.projection.own_validation import validate_own
 from research.projection.ship import ship
 from research.projection.validation import validate
@@ -16,6 +17,7 @@ from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.projection import part_times
 from workflow_lib.projection.__main__ import add_times, count, run
 from workflow_lib.projection.own_runs import SHIPPED, read_own
+from workflow_lib.records import whole_file
 from workflow_lib.words import counted
 
 
@@ -47,9 +49,11 @@ def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 def _validate(chosen: argparse.Namespace) -> None:
     validation = validate(chosen.rows, chosen.also_fit)
-    page = validation_page.write_validation(validation, chosen.output)
-    print(validation_page.describe(validation))
-    print(f"\n{page}")
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    path = chosen.output / "validation.json"
+    with whole_file(path) as draft:
+        draft.write_text(json.dumps(validation, indent=1), encoding="utf-8")
+    print(f"{validation_text.describe(validation)}\n\n{path}")
 
 
 def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

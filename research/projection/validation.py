@@ -1,7 +1,7 @@
 """Predicts published runs from others, by splits that were fixed before.
 
-``python -m research.projection validate ROWS.csv --output DIR`` writes ``validation.json`` and
-``validation.html``. Rows are never fitted in the fold that predicts them.
+``python -m research.projection validate ROWS.csv --output DIR`` writes ``validation.json``. Rows
+are never fitted in the fold that predicts them.
 """
 
 from __future__ import annotations
