@@ -6,14 +6,14 @@ it. The sets are whole models (llama3-8b), full-width models with few layers (th
 study's), and cells on both sides of a GPU's memory. Needs torch and what envs/training.txt lists:
 
     python3 research/engine_on_gpus.py --platform h200 --sets llama3-8b twins
-    python3 research/engine_on_gpus.py --sets peers --peer torchtitan transformers
+    python3 research/engine_on_gpus.py --sets peers --peer torchtitan
 
 With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
 the first rank took, beside which share of them compute kernels ran, and for which share of the step
 each collective ran alone.
 
-With ``--peer``, torchtitan 0.2.2 and Hugging Face transformers train the same model in the same
-layout on the same GPUs: a launch of each in turn, each round in the reverse order of the one
+With ``--peer``, torchtitan 0.2.2 trains the same model in the same layout on the same GPUs: a
+launch of each in turn, each round in the reverse order of the one
 before. The ratio of tokens/s is printed with its 95 % interval over the rounds. A peer
 whose model has another number of parameters is refused. Records say how many layers each stage of a
 pipeline had: torchtitan divides them by a rule of its own.
@@ -223,55 +223,34 @@ def line(name: str, found: dict[str, Any]) -> str:
 def main() -> int:
     """Launch a process a GPU for each cell and wait for them; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "--platform",
-        choices=sorted(path.stem for path in (CONFIG / "platforms").glob("*.yaml")),
-        metavar="PLATFORM",
-        default="h200",
-        help="whose peak counts (default: h200)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    platforms = sorted(path.stem for path in (CONFIG / "platforms").glob("*.yaml"))
+    sets = option_sets(1)
+    shown = f"sets of cells: {', '.join(sets)}"
+    add("--platform", choices=platforms, metavar="PLATFORM", default="h200", help="(default: h200)")
+    add(
         "--sets",
         nargs="+",
-        choices=sorted(option_sets(1)),
+        choices=sorted(sets),
         metavar="SET",
         default=["llama3-8b-8l"],
-        help=f"sets of cells: {', '.join(option_sets(1))}",
+        help=shown,
     )
-    parser.add_argument("--only", default="", help="only cells whose id contains this")
-    parser.add_argument("--gpus", type=int, help="how many (default: all)")
-    parser.add_argument(
-        "--ranks-per-gpu",
-        type=int,
-        choices=range(1, 17),
-        metavar="RANKS",
-        default=1,
-        help="more than one tells no speeds (default: 1)",
-    )
-    parser.add_argument(
-        "--layers",
-        type=int,
-        choices=range(1, 1000),
-        metavar="LAYERS",
-        help="of every model (default: as the set says)",
-    )
-    parser.add_argument(
-        "--peer", nargs="+", choices=sorted(PEERS), default=[], help="who else trains each cell"
-    )
-    parser.add_argument(
-        "--alternations",
-        type=int,
-        choices=range(1, 100),
-        metavar="ROUNDS",
-        help="launches of each (default: 4 with --peer, else 1)",
-    )
-    parser.add_argument("--by", default=OURS, help=argparse.SUPPRESS)
-    parser.add_argument("--round", help=argparse.SUPPRESS)
-    parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
-    parser.add_argument("--together", action="store_true", help="train all cells in one launch")
-    parser.add_argument("--steps", type=int, default=3, help="measured steps (default: 3)")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before (default: 2)")
-    parser.add_argument("--output", type=Path, help="append each result to this file as JSON")
+    add("--only", default="", help="only cells whose id contains this")
+    add("--gpus", type=int, help="how many (default: all)")
+    for name, most, default, what in (
+        ("--ranks-per-gpu", 16, 1, "more than one tells no speeds (default: 1)"),
+        ("--layers", 999, None, "of every model (default: as the set says)"),
+        ("--alternations", 99, None, "launches of each (default: 4 with --peer, else 1)"),
+    ):
+        add(name, type=int, choices=range(1, most + 1), metavar="N", default=default, help=what)
+    add("--peer", nargs="+", choices=sorted(PEERS), default=[], help="who else trains each cell")
+    add("--by", default=OURS, help=argparse.SUPPRESS)
+    add("--round", help=argparse.SUPPRESS)
+    add("--trace", action="store_true", help="profile a step of each cell")
+    add("--steps", type=int, default=3, help="measured steps (default: 3)")
+    add("--warmup", type=int, default=2, help="steps before (default: 2)")
+    add("--output", type=Path, help="append each result to this file as JSON")
     options = parser.parse_args()
     if options.ranks_per_gpu > 1 and (options.peer or options.trace):
         parser.error("--peer and --trace measure time, which ranks that share a GPU do not show")
@@ -298,8 +277,6 @@ def main() -> int:
             command += ["--output", str(records)]
             cells = chosen_cells(options, ranks)
             return max([beside_peers(cell, options, command, records) for cell in cells], default=0)
-    if options.together:  # to save time
-        return subprocess.run(command).returncode
     # A launch each, as in the workflow: no cell sees what another has left in memory.
     names = [cell.id for cell in chosen_cells(options, ranks)]
     # With its time, as later rounds may be appended to the same file.

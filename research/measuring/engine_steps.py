@@ -11,13 +11,13 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from research.measuring import peer_torchtitan, peer_transformers, tokens
+from research.measuring import peer_torchtitan, tokens
 from workflow_lib import memory
 from workflow_lib.formulas import flops_per_token, parameters
 from workflow_lib.records import Cell, Training
 
 #: the peers' modules, by name
-PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan, "transformers": peer_transformers}
+PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan}
 
 #: the measures that only ranks with a GPU of their own can have: times and what follows from them
 SPEEDS = (

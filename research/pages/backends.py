@@ -101,197 +101,108 @@ class Combination:
         )
 
 
+#: what each word of a row's name, between × and commas, gives its cell
+_DEGREES: dict[str, dict[str, Any]] = {
+    **{"TP": {"tp": 2}, "CP": {"cp": 2}, "PP": {"pp": 2}, "DP": {"dp": 2}},
+    "EP": {"dp": 2, "ep": 2},
+    "two replicas of each expert": {"dp": 4},
+    "uneven": {"stage_layers": (1, 3)},
+    "interleaved": {"virtual_stages": 2},
+    "zero-bubble": {"schedule": "zero-bubble"},
+    "zero-bubble-v": {"schedule": "zero-bubble-v", "virtual_stages": 2},
+}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **{f"ZeRO-{stage}": {"zero_stage": stage} for stage in range(4)},
+    **{precision: {"precision": precision} for precision in ("bf16", "fp32", "fp8")},
+    "sequence parallelism": {"sequence_parallel": True},
+    "no sequence parallelism": {"sequence_parallel": False},
+    "overlap": {"overlap": True},
+    **{kind: {"recomputation": kind} for kind in ("full", "selective")},
+    **{f"{kind} recomputation": {"recomputation": kind} for kind in ("full", "selective")},
+    "compiled": {"compile": True},
+    "balanced": {"routing": "balanced"},
+    "balancing loss": {"balancing_loss": 0.01},
+    "LoRA": {"workload": "lora", "lora_rank": 4},
+    "inference": {"workload": "inference", "generated_tokens": 12, "zero_stage": 0},
+    **{"one GPU": {}, "experts": {}},
+}
+
+
+def _row(name: str, *others: str) -> Combination:
+    """The row of a name, whose cell has what the name's words say, and other words besides."""
+    words = [*name.replace(" × ", ", ").split(", "), *others]
+    degrees, options = (
+        {key: value for word in words for key, value in of.get(word, {}).items()}
+        for of in (_DEGREES, _OPTIONS)
+    )
+    if unknown := [word for word in words if word not in {**_DEGREES, **_OPTIONS}]:
+        raise ValueError(f"{name}: nothing is known of {unknown}")
+    return Combination(name, Degrees(**degrees), options, bool({"EP", "experts"} & {*words}))
+
+
 def combinations() -> Iterator[tuple[str, list[Combination]]]:
     """The rows by section."""
-    tp, pp, dp, ep = Degrees(tp=2), Degrees(pp=2), Degrees(dp=2), Degrees(dp=2, ep=2)
-    pp_dp = Degrees(pp=2, dp=2)
-    of_experts = {"experts": True}
-    yield (
-        "Degrees",
-        [
-            Combination("TP", tp),
-            Combination("PP", pp),
-            Combination("DP", dp),
-            Combination("EP", ep, **of_experts),
-            Combination("EP, two replicas of each expert", Degrees(dp=4, ep=2), **of_experts),
-            Combination("TP × PP", Degrees(tp=2, pp=2)),
-            Combination("TP × DP", Degrees(tp=2, dp=2)),
-            Combination("TP × EP", Degrees(tp=2, dp=2, ep=2), **of_experts),
-            Combination("PP × DP", pp_dp),
-            Combination("PP × EP", Degrees(pp=2, dp=2, ep=2), **of_experts),
-            Combination("TP × PP × DP", Degrees(tp=2, pp=2, dp=2)),
-            Combination("TP × PP × EP", Degrees(tp=2, pp=2, dp=2, ep=2), **of_experts),
-        ],
+    four = ("DP", "TP", "PP", "EP")
+    degrees = (
+        *("TP", "PP", "DP", "EP", "EP, two replicas of each expert", "TP × PP", "TP × DP"),
+        *("TP × EP", "PP × DP", "PP × EP", "TP × PP × DP", "TP × PP × EP"),
     )
-    yield (
-        "ZeRO",
-        [
-            Combination(f"{name} × ZeRO-{stage}{precision}", degrees, options, experts)
-            for name, degrees, experts in (
-                ("DP", dp, False),
-                ("PP × DP", pp_dp, False),
-                ("EP", ep, True),
-            )
-            for stage in range(4)
-            for precision, options in (
-                (("", {"zero_stage": stage}),)
-                if stage
-                else (
-                    (", bf16", {"zero_stage": 0, "precision": "bf16"}),
-                    (", fp32", {"zero_stage": 0, "precision": "fp32"}),
-                )
-            )
-        ]
-        + [Combination("TP × DP × ZeRO-3", Degrees(tp=2, dp=2), {"zero_stage": 3})],
-    )
+    yield "Degrees", [_row(name) for name in degrees]
+    stages = ("ZeRO-0, bf16", "ZeRO-0, fp32", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+    sharded = [f"{name} × {stage}" for name in ("DP", "PP × DP", "EP") for stage in stages]
+    yield "ZeRO", [_row(name) for name in (*sharded, "TP × DP × ZeRO-3")]
     yield (
         "Stages",
         [
-            Combination("PP, uneven", Degrees(pp=2, stage_layers=(1, 3))),
-            Combination("PP, interleaved", Degrees(pp=2, virtual_stages=2)),
-            Combination("PP × DP, interleaved", Degrees(pp=2, dp=2, virtual_stages=2)),
-            Combination(
-                "PP × DP × ZeRO-3, interleaved",
-                Degrees(pp=2, dp=2, virtual_stages=2),
-                {"zero_stage": 3},
-            ),
+            *map(_row, ("PP, uneven", "PP, interleaved", "PP × DP, interleaved")),
+            _row("PP × DP × ZeRO-3, interleaved"),
             *(
-                Combination(f"{name}, {each.schedule}{what}", replace(each, tp=tp, dp=dp), options)
-                for each in (
-                    Degrees(pp=2, schedule="zero-bubble"),
-                    Degrees(pp=2, virtual_stages=2, schedule="zero-bubble-v"),
-                )
-                for name, tp, dp, what, options in (
-                    ("PP", 1, 1, "", {}),
-                    ("PP", 1, 1, ", overlap", {"overlap": True}),
-                    ("PP × DP", 1, 2, ", overlap", {"overlap": True}),
-                    ("TP × PP", 2, 1, ", overlap", {"overlap": True, "sequence_parallel": True}),
+                _row(f"{name}, {schedule}{overlap}", *others)
+                for schedule in ("zero-bubble", "zero-bubble-v")
+                for name, overlap, *others in (
+                    ("PP", ""),
+                    ("PP", ", overlap"),
+                    ("PP × DP", ", overlap"),
+                    ("TP × PP", ", overlap", "sequence parallelism"),
                 )
             ),
         ],
     )
-    sequence = {"sequence_parallel": True}
-    yield (
-        "Sequence parallelism",
-        [
-            Combination("TP", tp, sequence),
-            Combination("TP × PP", Degrees(tp=2, pp=2), sequence),
-            Combination("TP × DP × ZeRO-3", Degrees(tp=2, dp=2), {**sequence, "zero_stage": 3}),
-            Combination("TP × EP", Degrees(tp=2, dp=2, ep=2), sequence, **of_experts),
-        ],
+    sequence = ("TP", "TP × PP", "TP × DP × ZeRO-3", "TP × EP")
+    yield "Sequence parallelism", [_row(name, "sequence parallelism") for name in sequence]
+    context = (
+        *("CP", "CP × ZeRO-3", "CP × DP", "TP × CP, sequence parallelism", "CP × PP"),
+        *("CP, full recomputation", "CP, compiled", "CP, experts"),
     )
-    yield (
-        "Context parallelism",
-        [
-            Combination("CP", Degrees(cp=2)),
-            Combination("CP × ZeRO-3", Degrees(cp=2), {"zero_stage": 3}),
-            Combination("CP × DP", Degrees(cp=2, dp=2)),
-            Combination("TP × CP, sequence parallelism", Degrees(tp=2, cp=2), sequence),
-            Combination("CP × PP", Degrees(cp=2, pp=2)),
-            Combination("CP, full recomputation", Degrees(cp=2), {"recomputation": "full"}),
-            Combination("CP, compiled", Degrees(cp=2), {"compile": True}),
-            Combination("CP, experts", Degrees(cp=2), **of_experts),
-        ],
+    yield "Context parallelism", [_row(name) for name in context]
+    overlapped = (
+        *("one GPU", "DP × ZeRO-0, fp32", "DP × ZeRO-1, bf16", "DP × ZeRO-1, fp32"),
+        *("DP × ZeRO-2", "DP × ZeRO-3", "TP", "TP, sequence parallelism", "PP", "PP × DP"),
+        *("PP, interleaved", "EP"),
     )
-    overlap = {"overlap": True}
-    fp32 = {"precision": "fp32"}
-    yield (
-        "Overlap",
-        [
-            Combination("one GPU", Degrees(), overlap),
-            Combination("DP × ZeRO-0, fp32", dp, {**overlap, **fp32, "zero_stage": 0}),
-            Combination("DP × ZeRO-1, bf16", dp, {**overlap, "precision": "bf16", "zero_stage": 1}),
-            Combination("DP × ZeRO-1, fp32", dp, {**overlap, **fp32, "zero_stage": 1}),
-            Combination("DP × ZeRO-2", dp, {**overlap, "zero_stage": 2}),
-            Combination("DP × ZeRO-3", dp, {**overlap, "zero_stage": 3}),
-            Combination("TP", tp, {**overlap, "sequence_parallel": False}),
-            Combination("TP, sequence parallelism", tp, {**overlap, **sequence}),
-            Combination("PP", pp, overlap),
-            Combination("PP × DP", pp_dp, overlap),
-            Combination("PP, interleaved", Degrees(pp=2, virtual_stages=2), overlap),
-            Combination("EP", ep, overlap, **of_experts),
-        ],
-    )
+    not_named = {"TP": ["no sequence parallelism"]}
+    yield "Overlap", [_row(name, "overlap", *not_named.get(name, [])) for name in overlapped]
     yield (
         "Recomputation",
-        [
-            Combination(f"{name}, {kind}", degrees, {"recomputation": kind}, experts)
-            for kind in ("full", "selective")
-            for name, degrees, experts in (
-                ("DP", dp, False),
-                ("TP", tp, False),
-                ("PP", pp, False),
-                ("EP", ep, True),
-            )
-        ],
+        [_row(f"{name}, {kind}") for kind in ("full", "selective") for name in four],
     )
-    yield (
-        "Compilation",
-        [
-            Combination(name, degrees, {"compile": True}, experts)
-            for name, degrees, experts in (
-                ("DP", dp, False),
-                ("TP", tp, False),
-                ("PP", pp, False),
-                ("EP", ep, True),
-            )
-        ],
+    yield "Compilation", [_row(name, "compiled") for name in four]
+    narrow = (
+        *("one GPU", *(f"DP × ZeRO-{stage}" for stage in range(4)), "DP × ZeRO-3, overlap"),
+        *("PP", "PP × DP", "PP, interleaved", "PP, zero-bubble", "CP", "TP", "EP"),
+        *("DP, full recomputation", "DP, selective recomputation", "DP, compiled"),
+        *("PP, compiled", "LoRA, DP"),
     )
-    fp8 = {"precision": "fp8"}
-    yield (
-        "fp8",
-        [
-            Combination(name, degrees, {**fp8, **options}, experts)
-            for name, degrees, options, experts in (
-                ("one GPU", Degrees(), {}, False),
-                *((f"DP × ZeRO-{stage}", dp, {"zero_stage": stage}, False) for stage in range(4)),
-                ("DP × ZeRO-3, overlap", dp, {**overlap, "zero_stage": 3}, False),
-                ("PP", pp, {}, False),
-                ("PP × DP", pp_dp, {}, False),
-                ("PP, interleaved", Degrees(pp=2, virtual_stages=2), {}, False),
-                ("PP, zero-bubble", Degrees(pp=2, schedule="zero-bubble"), overlap, False),
-                ("CP", Degrees(cp=2), {}, False),
-                ("TP", tp, {}, False),
-                ("EP", ep, {}, True),
-                ("DP, full recomputation", dp, {"recomputation": "full"}, False),
-                ("DP, selective recomputation", dp, {"recomputation": "selective"}, False),
-                ("DP, compiled", dp, {"compile": True}, False),
-                ("PP, compiled", pp, {"compile": True}, False),
-                ("LoRA, DP", dp, {"workload": "lora", "lora_rank": 4}, False),
-            )
-        ],
+    not_named = {"PP, zero-bubble": ["overlap"]}
+    yield "fp8", [_row(name, "fp8", *not_named.get(name, [])) for name in narrow]
+    routed = (
+        *("balanced, DP", "balanced, TP", "balanced, PP", "balanced, EP"),
+        *("balancing loss, EP", "balancing loss, PP"),
     )
-    balanced = {"routing": "balanced"}
-    yield (
-        "Routing",
-        [
-            Combination("balanced, DP", dp, balanced, **of_experts),
-            Combination("balanced, TP", tp, balanced, **of_experts),
-            Combination("balanced, PP", pp, balanced, **of_experts),
-            Combination("balanced, EP", ep, balanced, **of_experts),
-            Combination("balancing loss, EP", ep, {"balancing_loss": 0.01}, **of_experts),
-            Combination("balancing loss, PP", pp, {"balancing_loss": 0.01}, **of_experts),
-        ],
-    )
-    lora = {"workload": "lora", "lora_rank": 4}
-    inference = {"workload": "inference", "generated_tokens": 12, "zero_stage": 0}
-    yield (
-        "Workloads",
-        [
-            Combination(f"{name}, {degree}", degrees, options, experts)
-            for name, options in (("LoRA", lora), ("inference", inference))
-            for degree, degrees, experts in (
-                ("DP", dp, False),
-                ("TP", tp, False),
-                ("PP", pp, False),
-                ("EP", ep, True),
-            )
-        ]
-        + [
-            Combination(f"LoRA, {degree}, compiled", degrees, {**lora, "compile": True})
-            for degree, degrees in (("DP", dp), ("TP", tp), ("PP", pp), ("CP", Degrees(cp=2)))
-        ],
-    )
+    yield "Routing", [_row(name, "experts") for name in routed]
+    workloads = [f"{name}, {degree}" for name in ("LoRA", "inference") for degree in four]
+    compiled = [f"LoRA, {degree}, compiled" for degree in ("DP", "TP", "PP", "CP")]
+    yield "Workloads", [_row(name) for name in (*workloads, *compiled)]
 
 
 def answers(study: Study) -> Iterator[tuple[str, list[tuple[str, ...]]]]:

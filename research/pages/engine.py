@@ -15,12 +15,14 @@ from typing import Any
 
 from benchmarks.measuring.pairs import OURS, in_rounds, ratio_in_words
 from research.pages import part_times, peers
+from research.pages.tables import RATIOS, document, head, link, of_tokens, table
 
 CHECKOUT = Path(__file__).parents[2]
 RECORDS = CHECKOUT / "evidence" / "engine"
 DIRECTORY = CHECKOUT / "docs" / "results"
 
 _NOTE = "<!-- Made by `python -m docs.evidence --write` from evidence/engine/. -->"
+_PEAK = "peak GB, measured / estimated"
 
 
 def files() -> dict[Path, str]:
@@ -46,36 +48,41 @@ def _page(path: Path, records: list[dict[str, Any]]) -> str:
 def page(name: str, records: list[dict[str, Any]]) -> str:
     """The page of one file: a table for each model, with ratios to its first row."""
     first = records[0]
-    lines = [_NOTE, "", f"# The engine on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}"]
-    lines += [
-        "",
+    blocks: list[str | list[str]] = [
+        _NOTE,
+        head("The engine", first),
         f"`research/engine_on_gpus.py`, torch {first['torch']}. Each row is one launch on one "
         "host: a mean over a few steps on synthetic tokens. There are no repeats, so no interval "
         "shows which differences are chance. MFU counts causal attention "
         "([Training](../explanation/training.md)). Memory is the most that torch allocated on the "
         "fullest GPU, beside the estimate of the version that ran. The raw data are "
-        f"[the records](../../evidence/engine/{name}.jsonl). {peers.of_tokens(records)}",
+        f"{link(name)}. {of_tokens(records)}",
     ]
+    heads = ("layout", "options", "tokens/s/GPU", "to the first row", "MFU, %")
     for (model, layers), group in groupby(records, key=lambda each: peers.parts(each["cell"])[:2]):
         cells = list(group)
         base = cells[0]["tokens_per_s_per_gpu"]
-        lines += [
-            "",
-            f"## {model}, {layers} layers",
-            "",
-            "| layout | options | tokens/s/GPU | to the first row | MFU, % "
-            "| peak GB, measured / estimated | first step after, s |",
-            "|---|---|---|---|---|---|---|",
-        ]
+        rows = []
         for cell in cells:
             *_, degrees, options = peers.parts(cell["cell"])
             speed = cell["tokens_per_s_per_gpu"]
-            lines.append(
-                f"| `{degrees}` | `{options}` | {speed:,.0f} | {speed / base:.3f} "
-                f"| {100 * cell['mfu_causal']:.1f} "
-                f"| {cell['peak_gb']:.1f} / {cell['estimate_gb']:.1f} | {cell['start_up_s']:.0f} |"
+            rows.append(
+                (
+                    *(f"`{degrees}`", f"`{options}`", f"{speed:,.0f}", f"{speed / base:.3f}"),
+                    *(
+                        f"{100 * cell['mfu_causal']:.1f}",
+                        _memory(cell),
+                        f"{cell['start_up_s']:.0f}",
+                    ),
+                )
             )
-    return "\n".join(lines) + "\n"
+        blocks += [f"## {model}, {layers} layers"]
+        blocks += [table((*heads, _PEAK, "first step after, s"), rows)]
+    return document(*blocks)
+
+
+def _memory(record: dict[str, Any]) -> str:
+    return f"{record['peak_gb']:.1f} / {record['estimate_gb']:.1f}"
 
 
 def shared_page(name: str, records: list[dict[str, Any]]) -> str:
@@ -84,73 +91,61 @@ def shared_page(name: str, records: list[dict[str, Any]]) -> str:
     """
     first = records[0]
     ranks = first["ranks_per_gpu"]
-    lines = [
+    rows = []
+    for record in records:
+        model, layers, degrees, options = peers.parts(record["cell"])
+        stages = ", ".join(map(str, record["stage_layers"]))
+        loss = f"{record['loss']:.5f}"
+        what = (f"{model}, {layers} layers", f"`{degrees}`", f"`{options}`")
+        rows.append((*what, stages, loss, _memory(record)))
+    heads = ("model", "layout", "options", "layers of the stages", "loss, nats", _PEAK)
+    return document(
         _NOTE,
-        "",
-        f"# Layouts of {first['gpus'] * ranks} ranks on {first['gpus']} × {first['gpu']}, "
-        f"{first['begun'][:10]}",
-        "",
+        head(f"Layouts of {first['gpus'] * ranks} ranks", first),
         f"`research/engine_on_gpus.py --ranks-per-gpu {ranks}`, torch {first['torch']}. {ranks} "
         "ranks share each GPU, so no speeds were recorded. All layouts of a model train the same "
         "weights on the same tokens, in bf16: their losses after the last step should differ by "
         "rounding alone. Memory is the most that torch allocated for one rank, beside the plan's "
-        f"estimate. The raw data are [the records](../../evidence/engine/{name}.jsonl). "
-        f"{peers.of_tokens(records)}",
-        "",
-        "| model | layout | options | layers of the stages | loss, nats "
-        "| peak GB, measured / estimated |",
-        "|---|---|---|---|---|---|",
-    ]
-    for record in records:
-        model, layers, degrees, options = peers.parts(record["cell"])
-        lines.append(
-            f"| {model}, {layers} layers | `{degrees}` | `{options}` "
-            f"| {', '.join(map(str, record['stage_layers']))} | {record['loss']:.5f} "
-            f"| {record['peak_gb']:.1f} / {record['estimate_gb']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+        f"estimate. The raw data are {link(name)}. {of_tokens(records)}",
+        table(heads, rows),
+    )
 
 
 def overlap_page(name: str, records: list[dict[str, Any]]) -> str:
     """The page of cells with and without overlap, each launched several times in turn."""
     first = records[0]
-    lines = [
-        _NOTE,
-        "",
-        f"# Overlap on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}",
-        "",
-        f"`research/engine_on_gpus.py --alternations --trace`, torch {first['torch']}. Each cell "
-        "was launched in turn on one host, each round in the reverse order of the one before. A "
-        f"launch's speed is the median of {first['steps']} steps on synthetic tokens. Ratios are "
-        "geometric means over pairs of launches, with 95 % intervals by Student's t: they know how "
-        "launches differ on one host, not how hosts differ. One more step of each launch was "
-        "profiled; a collective is exposed while its kernels run and no compute kernel does, and "
-        "that time is given as a share of the step, a mean over launches. The raw data are "
-        f"[the records](../../evidence/engine/{name}.jsonl). {peers.of_tokens(records)}",
-        "",
-        "| model, layers | layout and options without overlap | launches, without + with "
-        "| tokens/s/GPU, without → with | with to without | peak GB "
-        "| kernels of communication, % of the step | of them beside compute, % "
-        "| exposed, % of the step |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
     launches: dict[tuple[str, ...], dict[str, dict[bool, dict[str, Any]]]] = {}
     for record, number in zip(records, _rounds(name, records), strict=True):
         *layout, options = peers.parts(record["cell"])
         sides = launches.setdefault((*layout, options.replace("-overlap", "")), {})
         sides.setdefault(number, {})["-overlap" in options] = record
-    alone: list[str] = []
+    rows, alone = [], list[str]()
     for key, of_rounds in launches.items():
         pairs = [(sides[False], sides[True]) for sides in of_rounds.values() if len(sides) == 2]
         if pairs:
             off, on = zip(*pairs, strict=True)
-            lines.append(_overlap_row(key, off, on))
+            rows.append(_overlap_row(key, off, on))
         for sides in of_rounds.values():
             alone += [f"`{side['cell']}`" for side in sides.values() if len(sides) == 1]
-    if alone:
-        said = "Left out are launches whose round lacks the other one of the pair"
-        lines += ["", f"{said}: {', '.join(alone)}."]
-    return "\n".join(lines) + "\n"
+    said = "Left out are launches whose round lacks the other one of the pair"
+    heads = (
+        *("model, layers", "layout and options without overlap", "launches, without + with"),
+        *("tokens/s/GPU, without → with", "with to without", "peak GB"),
+        *("kernels of communication, % of the step", "of them beside compute, %"),
+        "exposed, % of the step",
+    )
+    return document(
+        _NOTE,
+        head("Overlap", first),
+        f"`research/engine_on_gpus.py --alternations --trace`, torch {first['torch']}. Each cell "
+        "was launched in turn on one host, each round in the reverse order of the one before. A "
+        f"launch's speed is the median of {first['steps']} steps on synthetic tokens. {RATIOS} One "
+        "more step of each launch was profiled; a collective is exposed while its kernels run and "
+        "no compute kernel does, and that time is given as a share of the step, a mean over "
+        f"launches. The raw data are {link(name)}. {of_tokens(records)}",
+        table(heads, rows),
+        *([f"{said}: {', '.join(alone)}."] if alone else []),
+    )
 
 
 def _rounds(name: str, records: list[dict[str, Any]]) -> list[str]:
@@ -174,7 +169,7 @@ def _rounds(name: str, records: list[dict[str, Any]]) -> list[str]:
 
 def _overlap_row(
     key: tuple[str, ...], off: Sequence[dict[str, Any]], on: Sequence[dict[str, Any]]
-) -> str:
+) -> list[str]:
     """A line of pairs of launches, without and with overlap."""
     model, layers, degrees, options = key
     names = sorted({name for each in (*off, *on) for name in each["exposed"]})
@@ -187,7 +182,7 @@ def _overlap_row(
         for name in names
     )
     rates = ([launch["tokens_per_s_per_gpu"] for launch in launches] for launches in (on, off))
-    cells = [
+    return [
         f"{model}, {layers}",
         f"`{degrees}`, `{options}`",
         f"{len(off)} + {len(on)}",
@@ -198,7 +193,6 @@ def _overlap_row(
         both(".0f", lambda each: 100 * each["overlapped"]),
         "; ".join(exposed),
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from research.pages import parts
+from research.pages.tables import document
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import is_told_apart
 from workflow_lib.records import SweepPaths
@@ -115,7 +116,7 @@ def page(rebuilt: Path) -> str:
         "without a GPU. `rebuilt/evidence/` then holds a report of each sweep, with all measures, "
         "every run, and the reasons for missing values.",
     ]
-    return "\n\n".join(told_of) + "\n"
+    return document(*told_of)
 
 
 def _made(layouts: Side, overlap: Side) -> str:

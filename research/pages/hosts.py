@@ -17,7 +17,7 @@ import polars as pl
 from scipy.stats import chi2
 
 from research.pages import findings
-from research.pages.parts import table_head
+from research.pages.tables import document, table
 from research.projection.published import PublishedRun
 from research.projection.reading import PUBLISHED, read_published
 from workflow_lib.intervals import hosts
@@ -154,64 +154,50 @@ def page(found: Sequence[Measured]) -> str:
             raise ValueError(f"workflow_lib/intervals/hosts.py has {groups}, but there are {own}")
     busy = [each for each in found if not each.waits and each.efficiency_sd is not None]
     energy = hosts.pooled([(each.group.hosts, each.efficiency_sd or 0.0) for each in busy])
-    return "\n".join(
-        [
-            findings.NOTICE,
-            "",
-            "# How far hosts of one kind differ",
-            "",
-            "The same cells ran on several sets of GPUs, each in a host of its own. This page says "
-            "how far these differ, which [comparisons](../explanation/comparison.md) and "
-            "[projections](../explanation/projection.md) allow for. Speeds are logarithms of "
-            "tokens/s. `workflow_lib/intervals/hosts.py` has the method.",
-            "",
-            *table_head(
-                *("hosts with the same cells", "GPUs wait for a CPU", "hosts", "cells"),
-                *(
-                    "speed of each, %",
-                    "SD of speed, %",
-                    "SD of tokens/J, %",
-                    "SD of temperature, °C",
-                ),
-            ),
-            *map(_line, found),
-            "",
-            *table_head("", "SD", "95 % interval", "degrees of freedom", "two hosts, 95 %"),
-            _pooled("speed, GPUs busy", hosts.BUSY_SPREAD, 100, "%"),
-            _pooled("tokens/J, GPUs busy (not used)", energy, 100, "%"),
-            _pooled("temperature, GPUs busy", hosts.BUSY_SPREAD_C, 1, "°C"),
-            _pooled("speed, GPUs wait", hosts.WAITING_SPREAD, 100, "%"),
-            _pooled("temperature, GPUs wait", hosts.WAITING_SPREAD_C, 1, "°C"),
-            "",
-            "The last column is by how much two hosts differ in 95 % of cases, as a logarithm: by "
-            "Student's t, which includes how uncertain the SD is. The groups differ among "
-            "themselves by more than chance: hosts of one H200 were nearly alike, and others were "
-            "not. Published systems differ in their hosts and in how their owners set them up. No "
-            "set of GPUs came again on another date.",
-            "",
-        ]
+    heads = ("hosts with the same cells", "GPUs wait for a CPU", "hosts", "cells")
+    of_speed = ("speed of each, %", "SD of speed, %", "SD of tokens/J, %", "SD of temperature, °C")
+    pooled = [
+        _pooled("speed, GPUs busy", hosts.BUSY_SPREAD, 100, "%"),
+        _pooled("tokens/J, GPUs busy (not used)", energy, 100, "%"),
+        _pooled("temperature, GPUs busy", hosts.BUSY_SPREAD_C, 1, "°C"),
+        _pooled("speed, GPUs wait", hosts.WAITING_SPREAD, 100, "%"),
+        _pooled("temperature, GPUs wait", hosts.WAITING_SPREAD_C, 1, "°C"),
+    ]
+    return document(
+        findings.NOTICE,
+        "# How far hosts of one kind differ",
+        "The same cells ran on several sets of GPUs, each in a host of its own. This page says "
+        "how far these differ, which [comparisons](../explanation/comparison.md) and "
+        "[projections](../explanation/projection.md) allow for. Speeds are logarithms of "
+        "tokens/s. `workflow_lib/intervals/hosts.py` has the method.",
+        table((*heads, *of_speed), map(_line, found)),
+        table(("", "SD", "95 % interval", "degrees of freedom", "two hosts, 95 %"), pooled),
+        "The last column is by how much two hosts differ in 95 % of cases, as a logarithm: by "
+        "Student's t, which includes how uncertain the SD is. The groups differ among "
+        "themselves by more than chance: hosts of one H200 were nearly alike, and others were "
+        "not. Published systems differ in their hosts and in how their owners set them up. No "
+        "set of GPUs came again on another date.",
     )
 
 
-def _line(each: Measured) -> str:
+def _line(each: Measured) -> tuple[str, ...]:
     group = each.group
     efficiency = NOTHING if each.efficiency_sd is None else f"{100 * each.efficiency_sd:.2f}"
     warm = NOTHING if group.temperature_sd_c is None else f"{group.temperature_sd_c:.1f}"
     effects = ", ".join(f"{100 * effect:+.2f}".replace("-", "−") for effect in each.effects)
-    return (
-        f"| {group.what} | {'yes' if each.waits else 'no'} | {group.hosts} | {each.cells} "
-        f"| {effects} | {100 * group.speed_sd:.2f} | {efficiency} | {warm} |"
-    )
+    counts = ("yes" if each.waits else "no", str(group.hosts), str(each.cells))
+    return (group.what, *counts, effects, f"{100 * group.speed_sd:.2f}", efficiency, warm)
 
 
-def _pooled(name: str, of: Spread, factor: float, unit: str) -> str:
+def _pooled(name: str, of: Spread, factor: float, unit: str) -> tuple[str, ...]:
     low, high = (
         of.sd * math.sqrt(of.degrees / chi2.ppf(share, of.degrees)) for share in (0.975, 0.025)
     )
     sd, low, high, two = (
         significant(factor * each, 2) for each in (of.sd, low, high, of.of_two(0.95))
     )
-    return f"| {name} | {sd} {unit} | {low} to {high} {unit} | {of.degrees} | ±{two} {unit} |"
+    ends = f"{low} to {high} {unit}"
+    return (name, f"{sd} {unit}", ends, str(of.degrees), f"±{two} {unit}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from research.pages import findings
+from research.pages.tables import NOTICE, document, table
 from research.projection.jitter import Jitter, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records import GPUS, RUNS, STEP_TIMES
@@ -19,6 +20,7 @@ PAGE = findings.DIRECTORY / "jitter.md"
 _STALLED = 1.5
 #: what tells a run from every other
 _RUN = ("cell", "run", "started_unix_s")
+_CORRELATION = "correlation of a step with the next"
 _RANKS = (2, 8, 64, 512, 1024)
 #: ranks of a node, and the most for which the steps are enough
 _FIRST, _LAST = 8, 1024
@@ -60,58 +62,43 @@ def page(rebuilt: Path) -> str:
     every = Jitter(tuple(of_runs), tuple(of_gpus))
     growth = every.growth(_FIRST, _LAST)
     fitted, sd = own_stack().fit.parameter("growth", "BF16")
-    lines = [
-        "<!-- Made by `python -m docs.evidence --write` from evidence/. -->",
-        "",
+    spreads = [
+        (f"`{name}`", str(len(spread)), _percent(spread.median()), _percent(spread.max()))
+        for name, spread in together.items()
+    ]
+    slower = [(str(ranks), f"{100 * every.slowdown(ranks):.2f}") for ranks in _RANKS]
+    return document(
+        NOTICE,
         "# Jitter of steps",
-        "",
         "A step ends when its slowest rank ends. This page says how much that costs as far as the "
         "evidence shows it, and what it cannot show. `research/projection/jitter.py` has the "
         "formula.",
-        "",
         "## Ranks of one run do not show it",
-        "",
         "Ranks wait for each other within each step, so all record nearly the same time. This is "
         "by how much the times of two ranks differ in a step:",
-        "",
-        "| sweep | steps | median, % of a step | largest, % |",
-        "|---|---|---|---|",
-        *(
-            f"| `{name}` | {len(spread)} | {_percent(spread.median())} | {_percent(spread.max())} |"
-            for name, spread in together.items()
-        ),
-        "",
+        table(("sweep", "steps", "median, % of a step", "largest, %"), spreads),
         "## Runs on one GPU show it",
-        "",
         "Their steps wait for nobody. Deviations are from the straight line of each run.",
-        "",
-        "| sweep | runs | steps | standard deviation, % | correlation of a step with the next |",
-        "|---|---|---|---|---|",
-        *(_row(f"`{name}`", each) for name, each in alone.items()),
-        _row("all", every),
-        "",
-        *(line for told in alternating for line in (told, "")),
+        table(
+            ("sweep", "runs", "steps", "standard deviation, %", _CORRELATION),
+            [*(_row(f"`{name}`", each) for name, each in alone.items()), _row("all", every)],
+        ),
+        *alternating,
         "If ranks were independent and waited once a step, steps would take longer than a rank's "
         "mean step by:",
-        "",
-        "| ranks | slower, % |",
-        "|---|---|",
-        *(f"| {ranks} | {100 * every.slowdown(ranks):.2f} |" for ranks in _RANKS),
-        "",
+        table(("ranks", "slower, %"), slower),
         f"From {_FIRST} to {_LAST} ranks that is {_percent(growth[0])} % for each doubling "
         f"(90 % interval {_percent(growth[1])} to {_percent(growth[2])}, over GPUs drawn anew). "
         f"The projection's fit to published runs has {_percent(fitted)} ± {_percent(sd)} % for "
         f"each doubling beyond a node, from a prior of 0.5 ± 1 %. So this jitter explains "
         f"{100 * growth[0] / fitted:.0f} % of the fitted growth. It is no prior for the whole, and "
         "the projection keeps its own, for these reasons:",
-        "",
         "- It is a lower bound. Ranks wait many times within a step, and each wait has a slowest "
-        "rank of its own. And no draw is above the largest deviation that was seen.",
+        "rank of its own. And no draw is above the largest deviation that was seen.\n"
         "- GPUs [differ for good](hosts.md) as well, and a few do not say how the slowest of a "
-        "thousand does.",
+        "thousand does.\n"
         "- Networks have tails, and no run here had a network between nodes.",
-    ]
-    return "\n".join(lines) + "\n"
+    )
 
 
 def _stalls(sweep: str, steps: pl.DataFrame, runs: pl.DataFrame) -> str:
@@ -130,11 +117,9 @@ def _stalls(sweep: str, steps: pl.DataFrame, runs: pl.DataFrame) -> str:
     return f"`{sweep}` is left out, because its sampling rates alternate. {told}."
 
 
-def _row(name: str, of: Jitter) -> str:
-    return (
-        f"| {name} | {len(of.of_runs)} | {of.steps} | {_percent(of.sd)} "
-        f"| {of.autocorrelation:.2f} |"
-    )
+def _row(name: str, of: Jitter) -> tuple[str, ...]:
+    runs, steps = str(len(of.of_runs)), str(of.steps)
+    return (name, runs, steps, _percent(of.sd), f"{of.autocorrelation:.2f}")
 
 
 def _percent(share: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from research.pages.tables import document, head, link, table
 from workflow_lib.projection.part_times import (
     MOST_OFF,
     OPTIMISER,
@@ -29,38 +30,29 @@ def page(note: str, path: Path, records: Sequence[dict[str, Any]]) -> str:
     """The page of one file: each time, and the lines through them."""
     first = records[0]
     rates = Rates(read_parts(path))
-    lines = [
+    rows = [
+        _row(time, off)
+        for key, times in rates.groups.items()
+        for time, off in zip(times, _residuals(rates.lines.get(key), len(times)), strict=True)
+    ]
+    return document(
         note,
-        "",
-        f"# Exchanges and the optimiser alone on {first['gpus']} × {first['gpu']}, "
-        f"{first['begun'][:10]}",
-        "",
+        head("Exchanges and the optimiser alone", first),
         f"`research/parts_on_gpus.py`, torch {first['torch']}, NCCL {first['nccl']}"
         f"{_environment(first)}. Exchanges are in bf16, and groups of a size exchange at once. The "
         "optimiser is the engine's, with the clipping of gradients before it. Times are medians "
         f"over {rates.times[0].repeats} repeats of one launch, each on the slowest rank, with the "
         "shortest and the longest. Bytes are those that a rank receives, and of the optimiser 26 "
-        "for each weight. The raw data are "
-        f"[the records](../../evidence/engine/{path.name}).",
-        "",
+        f"for each weight. The raw data are {link(path.stem)}.",
         "## Lines",
-        "",
         "A line is latency + bytes over a rate, with 90 % intervals. All sizes count alike. If a "
         f"size is more than {100 * MOST_OFF:.0f} % off, the smallest are left out in turn, and if "
         "that does not help, the line is refused. "
         "[Projections](../explanation/projection.md) of this workflow's stack use these lines.",
-        "",
         describe(rates),
-        "",
         "## Times",
-        "",
-        "| part | ranks | MiB | ms | shortest–longest | GB/s | off its line, % |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for key, times in rates.groups.items():
-        residuals = _residuals(rates.lines.get(key), len(times))
-        lines += [_row(time, off) for time, off in zip(times, residuals, strict=True)]
-    return "\n".join(lines) + "\n"
+        table(("part", "ranks", "MiB", "ms", "shortest–longest", "GB/s", "off its line, %"), rows),
+    )
 
 
 def _environment(record: dict[str, Any]) -> str:
@@ -76,11 +68,11 @@ def _residuals(line: Line | None, count: int) -> Sequence[float | None]:
     return [*[None] * (count - len(residuals)), *residuals]
 
 
-def _row(each: PartTime, off: float | None) -> str:
-    name = f"{each.part} with clipping" if each.part == OPTIMISER else each.part
-    shown = "–" if off is None else f"{100 * off:+.1f}"
+def _row(each: PartTime, off: float | None) -> tuple[str, ...]:
     return (
-        f"| {name} | {each.ranks} | {each.bytes / 2**20:.4g} | {1e3 * each.seconds:.4g} "
-        f"| {1e3 * each.least_s:.4g}–{1e3 * each.most_s:.4g} "
-        f"| {each.bytes / each.seconds / 1e9:.4g} | {shown} |"
+        f"{each.part} with clipping" if each.part == OPTIMISER else each.part,
+        *(str(each.ranks), f"{each.bytes / 2**20:.4g}", f"{1e3 * each.seconds:.4g}"),
+        f"{1e3 * each.least_s:.4g}–{1e3 * each.most_s:.4g}",
+        f"{each.bytes / each.seconds / 1e9:.4g}",
+        "–" if off is None else f"{100 * off:+.1f}",
     )

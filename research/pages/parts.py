@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from research.pages.tables import table
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import rows
@@ -36,11 +37,6 @@ def names_of(cells: Sequence[Row]) -> dict[str, str]:
     """The label of each cell."""
     names = marked(cells, labels(cells))
     return dict(zip((cell["cell"] for cell in cells), names, strict=True))
-
-
-def table_head(*names: str) -> list[str]:
-    """The first two lines of a table with these columns."""
-    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
 
 
 def code_in_words(environment: Mapping[str, str]) -> str:
@@ -142,12 +138,15 @@ def table_of(side: Side, cells: Sequence[Row]) -> str:
         headings["mfu_causal_bf16_peak"] = MEASURES["mfu_causal_bf16_peak"].heading
         headings["mfu_causal"] += ", of the precision's peak"
     heads = [f"{headings[n]}, {MEASURES[n].people_unit}" for n in shown]
-    lines = table_head("cell", *heads, "runs")
-    for cell in cells:
-        values = [_value(cell, name) for name in shown]
-        number = f"{cell['completed']} of {cell['repeats']}"
-        lines.append(f"| `{named[cell['cell']]}` | {' | '.join(values)} | {number} |")
-    return "\n".join([*lines, "", left_out(side.cells)])
+    rows = [
+        (
+            f"`{named[cell['cell']]}`",
+            *(_value(cell, name) for name in shown),
+            f"{cell['completed']} of {cell['repeats']}",
+        )
+        for cell in cells
+    ]
+    return "\n".join([*table(("cell", *heads, "runs"), rows), "", left_out(side.cells)])
 
 
 def _value(cell: Row, name: str) -> str:
@@ -184,11 +183,14 @@ def contrasts(pairs: Sequence[tuple[Row, Row]], side: Side) -> list[Row]:
 def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
     named = names_of(side.cells)
     found = contrasts(pairs, side)
-    lines = table_head("the first", "the second", "measure", "what the runs support")
-    for row in found:
-        heading = MEASURES[row["measure"]].heading
-        a, b = named[row["cell_a"]], named[row["cell_b"]]
-        lines.append(f"| `{a}` | `{b}` | {heading} | {row['in_words']} |")
+    told = [
+        (
+            *(f"`{named[row[side]]}`" for side in ("cell_a", "cell_b")),
+            *(MEASURES[row["measure"]].heading, row["in_words"]),
+        )
+        for row in found
+    ]
+    lines = table(("the first", "the second", "measure", "what the runs support"), told)
     assumed = {
         f"- `{named[row['cell_a']]}` and `{named[row['cell_b']]}`: {row['assumes']}."
         for row in found

@@ -11,7 +11,8 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from benchmarks.measuring.pairs import NEW_TOKENS, OURS, ratio_in_words
+from benchmarks.measuring.pairs import OURS, ratio_in_words
+from research.pages.tables import RATIOS, document, head, link, of_tokens, table
 
 #: platform/model-NNl/degrees_options_0
 _ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
@@ -20,65 +21,46 @@ _ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<o
 def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
     """The page of one file: for each cell a table, and the ratios to its peers."""
     first = records[0]
-    lines = [
+    blocks: list[str | list[str]] = [
         note,
-        "",
-        f"# The engine beside peers on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}",
-        "",
+        head("The engine beside peers", first),
         f"`research/engine_on_gpus.py --peer`, torch {first['torch']}. Ours and peers trained "
         "the same model in the same layout, a launch of each in turn, both of a pair on one host. "
-        f"A launch's speed is the median of {_steps(records)} steps on synthetic tokens. Ratios "
-        "are geometric means over pairs of launches, with 95 % intervals by Student's t: they know "
-        "how launches differ on one host, not how hosts differ. All settings of peers are in "
-        f"[the records](../../evidence/engine/{name}.jsonl). {of_tokens(records)} Losses after so "
+        f"A launch's speed is the median of {_steps(records)} steps on synthetic tokens. {RATIOS} "
+        f"All settings of peers are in {link(name)}. {of_tokens(records)} Losses after so "
         "few steps differ, because initial weights do. MFU counts causal attention, and each "
         "precision's own peak ([Training](../explanation/training.md)).",
     ]
     ordered = sorted(records, key=lambda each: each["cell"])
     for cell, group in groupby(ordered, key=lambda each: str(each["cell"])):
         launches = list(group)
-        lines += ["", f"## {_title(cell)}", "", *_table(launches), *_division(launches)]
-    return "\n".join(lines) + "\n"
-
-
-def of_tokens(records: list[dict[str, Any]]) -> str:
-    """Whether steps had new tokens, and what follows if they had not."""
-    if all(record.get("tokens") == NEW_TOKENS for record in records):
-        return "Each step has new tokens."
-    losses = sorted(record["loss"] for record in records)
-    return (
-        "All steps of a launch have the same tokens, which the models learn: after the last step "
-        f"the loss is {losses[0]:.2g} to {losses[-1]:.2g} nats. A GPU's power depends on the "
-        "numbers that it multiplies (arXiv 2409.18324), and so does its clock at the power cap. "
-        "How much these speeds differ from those on new tokens was not measured; newer versions of "
-        "the benchmark draw new tokens for each step."
-    )
+        model, layers, degrees, options = parts(cell)
+        blocks += [f"## {model}, {layers} layers, `{degrees}`, `{options}`", _table(launches)]
+        blocks += filter(None, [_division(launches)])
+    return document(*blocks)
 
 
 def _table(records: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| by | launches | tokens/s/GPU | MFU, % | peak GB | ours to it |",
-        "|---|---|---|---|---|---|",
-    ]
-    ours = _rates(records, OURS)
+    ours, rows = _rates(records, OURS), []
     for by in dict.fromkeys(record["by"] for record in records):
         launches = [record for record in records if record["by"] == by]
-        speed = fmean(_rates(records, by))
-        mfu = 100 * fmean(launch["mfu_causal"] for launch in launches)
-        peak = max(launch["peak_gb"] for launch in launches)
-        who = _peer(launches[0])
-        lines.append(
-            f"| {who} | {len(launches)} | {speed:,.0f} | {mfu:.1f} | {peak:.1f} "
-            f"| {'–' if by == OURS else ratio_in_words(ours, _rates(records, by))} |"
+        rates = _rates(records, by)
+        rows.append(
+            (
+                *(_peer(launches[0]), str(len(launches)), f"{fmean(rates):,.0f}"),
+                f"{100 * fmean(launch['mfu_causal'] for launch in launches):.1f}",
+                f"{max(launch['peak_gb'] for launch in launches):.1f}",
+                "–" if by == OURS else ratio_in_words(ours, rates),
+            )
         )
-    return lines
+    return table(("by", "launches", "tokens/s/GPU", "MFU, %", "peak GB", "ours to it"), rows)
 
 
 def _steps(records: list[dict[str, Any]]) -> str:
     return " or ".join(map(str, sorted({record["steps"] for record in records})))
 
 
-def _division(records: list[dict[str, Any]]) -> list[str]:
+def _division(records: list[dict[str, Any]]) -> str:
     """Who divided the layers over stages how, and how many parameters all have, in words.
 
     Nothing of one stage, and nothing of records from before these fields.
@@ -95,7 +77,7 @@ def _division(records: list[dict[str, Any]]) -> list[str]:
     if divided:
         words = "; ".join(f"{who} {layers}" for who, layers in divided.items())
         said.append(f"Layers of the stages, first to last: {words}.")
-    return ["", " ".join(said)] if said else []
+    return " ".join(said)
 
 
 def _who(record: dict[str, Any]) -> str:
@@ -110,11 +92,6 @@ def _peer(record: dict[str, Any]) -> str:
 
 def _rates(records: list[dict[str, Any]], by: str) -> list[float]:
     return [record["tokens_per_s_per_gpu"] for record in records if record["by"] == by]
-
-
-def _title(cell: str) -> str:
-    model, layers, degrees, options = parts(cell)
-    return f"{model}, {layers} layers, `{degrees}`, `{options}`"
 
 
 def parts(cell: str) -> tuple[str, str, str, str]:

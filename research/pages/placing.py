@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from research.pages import findings
+from research.pages.tables import document, table
 from workflow_lib.placement import readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.sweep import record
@@ -52,7 +53,8 @@ def page(advises: Path, tries: Path) -> str:
         if row["cell"] != cell:
             row |= predicted | {"predicted_against": cell}
     lines = predictions(plan, read_tables(tries), {row["cell"]: row["cell"] for row in plan})
-    told = [
+    slots_of = text.slots_table(found)
+    return document(
         findings.NOTICE,
         "# A placement on two H200, advised and tried",
         f"[{len(measured.runs)} runs](evidence-slots-x2.md) of Llama 3 8B as a pipeline of two "
@@ -62,28 +64,14 @@ def page(advises: Path, tries: Path) -> str:
         "after these runs, so they are no independent test of it: [Placement]"
         "(../explanation/placement.md#what-was-measured).",
         "## What goes with the GPUs",
-        _table(text.slots_table(found)),
+        table(slots_of[0], (line.values() for line in slots_of)),
         " ".join(text.slots_sentences(found, simulated=False)),
         "## What is advised",
         " ".join(text.advice_sentences(advice)),
         "## What was predicted, and measured",
         "In brackets are intervals: 90 % of what was predicted, 95 % of what was measured.",
-        _table(
-            [
-                {
-                    "gain in": line["what"],
-                    "predicted": line["predicted"],
-                    "measured": line["measured"],
-                    "verdict": line["verdict"],
-                }
-                for line in lines
-            ]
+        table(
+            ("gain in", "predicted", "measured", "verdict"),
+            ([line[key] for key in ("what", "predicted", "measured", "verdict")] for line in lines),
         ),
-    ]
-    return "\n\n".join(told) + "\n"
-
-
-def _table(lines: list[dict[str, str]]) -> str:
-    heads = list(lines[0])
-    rows = [[line[head] for head in heads] for line in lines]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from research.pages import findings
 from research.pages.parts import percent
+from research.pages.tables import NOTICE, document, table
 from research.projection import calibration
 from research.projection.metrics import Errors
 from research.projection.own_validation import JudgedRun, OwnValidation, validate_own
@@ -22,7 +23,7 @@ PAGE = findings.DIRECTORY / "projection.md"
 _FIT_GPUS = 1
 
 _TOP = (
-    "<!-- Made by `python -m docs.evidence --write` from evidence/. -->",
+    NOTICE,
     "# Own runs, and what is projected of them",
     "[Projection](../explanation/projection.md) explains the model. This page projects runs that "
     "were measured, from others. No projected run is fitted. *With* means that exchanges and the "
@@ -53,58 +54,53 @@ def page(
     measured_of: Sequence[Residual],
 ) -> str:
     """The page of two validations, and of the residuals of all cells in the same order."""
-    lines = [
-        "\n\n".join(_TOP),
-        "",
-        "## From one GPU to two",
-        "",
-        f"{counted(measured.fitted, 'cell')} on {counted(measured.fit_gpus_at_most, 'GPU')}, and "
-        f"published runs, project {counted(len(measured.judged), 'cell')} on more. A row is a "
-        "cell: the median over its runs, and the error of what is projected.",
-        "",
-        "| cell | GPUs | measured, s a step | error of time, without | with | error of energy, "
-        "without | with |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for before, after in zip(without.judged, measured.judged, strict=True):
-        lines.append(
-            f"| `{before.run.cell}` | {before.run.layout.gpus} | {before.time.measured:.3f} "
-            f"| {percent(before.time.error)} | {percent(after.time.error)} "
-            f"| {_energy(before)} | {_energy(after)} |"
+    rows = [
+        (
+            *(f"`{before.run.cell}`", str(before.run.layout.gpus)),
+            *(f"{before.time.measured:.3f}", percent(before.time.error), percent(after.time.error)),
+            *(_energy(before), _energy(after)),
         )
+        for before, after in zip(without.judged, measured.judged, strict=True)
+    ]
+    errors = _errors(without, measured)
     for name, of in (("mean of all", "mape"), ("largest", "maximum")):
-        values = [
-            percent(getattr(error, of), sign="") if error else "–"
-            for error in _errors(without, measured)
-        ]
-        lines.append(f"| {name} | | | {' | '.join(values)} |")
+        rows.append((name, "", "", *(_sum(error, of) for error in errors)))
+    others = [
+        (
+            *(f"`{before.run.cell}`", f"{before.run.step_time_s:.3f}"),
+            *(percent(before.error), percent(after.error)),
+        )
+        for before, after in zip(without_of, measured_of, strict=True)
+    ]
+    sums = [Errors.of([each.error for each in of]) for of in (without_of, measured_of)]
+    for name, of in (("mean of all", "mape"), ("largest", "maximum")):
+        others.append((name, "", *(_sum(each, of) for each in sums)))
     inside = sum(_holds(each) for each in measured.judged)
     fits = Counter(each.fits for each in measured.judged)
     goal = measured.goal
-    lines += [
-        "",
+    heads = ("error of time, without", "with", "error of energy, without", "with")
+    return document(
+        *_TOP,
+        "## From one GPU to two",
+        f"{counted(measured.fitted, 'cell')} on {counted(measured.fit_gpus_at_most, 'GPU')}, and "
+        f"published runs, project {counted(len(measured.judged), 'cell')} on more. A row is a "
+        "cell: the median over its runs, and the error of what is projected.",
+        table(("cell", "GPUs", "measured, s a step", *heads), rows),
         f"With these times, 90 % intervals hold {inside} of {len(measured.judged)} times, "
         f"and of the {len(measured.judged)}, which all ran, {fits['yes']} fit by the estimate of "
         f"memory, {fits['perhaps']} perhaps do and {fits['no']} do not. The goal, of four GPUs "
         f"from one and two, is {100 * goal['mape']:g} % of time and "
         f"{100 * goal['energy_mape']:g} % of energy.",
-        "",
         "## Each cell from those of other layouts",
-        "",
-        "| cell | measured, s a step | error, without | with |",
-        "|---|---|---|---|",
-    ]
-    for before, after in zip(without_of, measured_of, strict=True):
-        lines.append(
-            f"| `{before.run.cell}` | {before.run.step_time_s:.3f} | {percent(before.error)} "
-            f"| {percent(after.error)} |"
-        )
-    sums = [Errors.of([each.error for each in of]) for of in (without_of, measured_of)]
-    lines.append(f"| mean of all | | {' | '.join(percent(each.mape, sign='') for each in sums)} |")
-    lines.append(f"| largest | | {' | '.join(percent(each.maximum, sign='') for each in sums)} |")
-    lines += ["", "## What intervals hold of groups that were left out", "", _KINDS, ""]
-    lines.append(calibration.describe())
-    return "\n".join(lines) + "\n"
+        table(("cell", "measured, s a step", "error, without", "with"), others),
+        "## What intervals hold of groups that were left out",
+        _KINDS,
+        calibration.describe(),
+    )
+
+
+def _sum(errors: Errors | None, of: str) -> str:
+    return percent(getattr(errors, of), sign="") if errors else "–"
 
 
 def _errors(*validations: OwnValidation) -> list[Errors | None]:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from research.pages import findings
-from research.pages.parts import minute, table_head
+from research.pages.parts import minute
+from research.pages.tables import NOTICE, document, table
 from workflow_lib.records import RunPaths, TelemetryStart, read_json, read_outcome, read_record
 from workflow_lib.results import is_profiled
 
@@ -39,10 +40,8 @@ def page(rebuilt: Path) -> str:
     groups: dict[Origin, list[tuple[float, Path]]] = {}
     for origin, began_unix_s, directory in _runs(rebuilt):
         groups.setdefault(origin, []).append((began_unix_s, directory))
-    lines = table_head(
-        *("sweep", "GPUs", "boot", "commit", "uncommitted changes"),
-        *("measured runs", "profiled runs", "begun, UTC"),
-    )
+    heads = ("sweep", "GPUs", "boot", "commit", "uncommitted changes")
+    rows = []
     order = sorted(groups, key=lambda origin: (origin.sweep, min(groups[origin])))
     for origin in order:
         began = [datetime.fromtimestamp(each, UTC) for each, _ in groups[origin]]
@@ -53,22 +52,16 @@ def page(rebuilt: Path) -> str:
             *(f"`{origin.commit}`", changed, str(len(began) - profiled), str(profiled)),
             f"{minute(min(began))} to {minute(max(began))}",
         )
-        lines.append(f"| {' | '.join(values)} |")
-    return "\n".join(
-        [
-            "<!-- Made by `python -m docs.evidence --write` from evidence/. -->",
-            "",
-            "# Where the runs are from",
-            "",
-            "The completed runs of each archive, by the GPUs that they had, the boot of their "
-            "host, and the commit of this workflow, as the runs recorded them: GPUs by the first "
-            f"{_DIGITS} digits of their UUIDs. Two sweeps that share a cell may show the same run. "
-            "A commit with uncommitted changes does not identify the code. "
-            "[What is missing](../../evidence/README.md) says why sweeps were interrupted.",
-            "",
-            *lines,
-            "",
-        ]
+        rows.append(values)
+    return document(
+        NOTICE,
+        "# Where the runs are from",
+        "The completed runs of each archive, by the GPUs that they had, the boot of their "
+        "host, and the commit of this workflow, as the runs recorded them: GPUs by the first "
+        f"{_DIGITS} digits of their UUIDs. Two sweeps that share a cell may show the same run. "
+        "A commit with uncommitted changes does not identify the code. "
+        "[What is missing](../../evidence/README.md) says why sweeps were interrupted.",
+        table((*heads, "measured runs", "profiled runs", "begun, UTC"), rows),
     )
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from research.pages import findings
-from research.pages.parts import names_of, percent, table_head
+from research.pages.parts import names_of, percent
+from research.pages.tables import document, table
 from workflow_lib.formulas import parameters
 from workflow_lib.records import (
     CELLS,
@@ -78,7 +79,7 @@ def page(sweeps: Sequence[Path]) -> str:
         "## Clocks of several nodes",
         clocks(sweeps),
     ]
-    return "\n\n".join(told) + "\n"
+    return document(*told)
 
 
 def _done(sweep: Path) -> list[Row]:
@@ -214,8 +215,8 @@ def sampler(sweeps: Sequence[Path]) -> Iterator[str]:
 
 def costs(sweeps: Sequence[Path]) -> str:
     """What sampling costs, as a table of runs whose sampling rates alternate."""
-    lines = list(_costs(sweeps))
-    if not lines:
+    rows = [row for sweep in sweeps for row in _costs(sweep)]
+    if not rows:
         return "The rates alternate in no run of the archives."
     heads = ("run", "step, s", "readings a second", "slower by", "95 % interval", "pairs")
     return "\n".join(
@@ -224,30 +225,26 @@ def costs(sweeps: Sequence[Path]) -> str:
             "of the nearest block without sampling, by their medians; [how it is measured]"
             "(../how-to/measure-what-sampling-costs.md) says how. A value below 0 is noise.",
             "",
-            *table_head(*heads, "CPU, share of a core", "delivered"),
-            *lines,
+            *table((*heads, "CPU, share of a core", "delivered"), rows),
         ]
     )
 
 
-def _costs(sweeps: Sequence[Path]) -> Iterator[str]:
-    """The table's lines, one for each run and rate."""
-    for sweep in sweeps:
-        cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
-        named = names_of(cells)
-        for row in read_table(SweepPaths(sweep).table("overhead"), OVERHEAD).to_dicts():
-            slower = row["slowdown"]
-            if row["simulated"] or slower is None:
-                continue
-            ends = [row["slowdown_low"], row["slowdown_high"]]
-            known = " to ".join(percent(end, 2) for end in ends) if None not in ends else NOTHING
-            delivered = row["achieved_rate_hz"] / row["sample_rate_hz"]
-            told = (
-                f"{row['step_time_s']:.4f} | {row['sample_rate_hz']:g} | {percent(slower, 2)} | "
-                f"{known} | {row['pairs']} | {percent(row['sampler_cpu_share'], 2, '')} | "
-                f"{percent(delivered, 0, '')}"
-            )
-            yield f"| {row['run']} of `{named[row['cell']]}` in `{sweep.name}` | {told} |"
+def _costs(sweep: Path) -> Iterator[tuple[str, ...]]:
+    """The table's rows, one for each run and rate."""
+    named = names_of(read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts())
+    for row in read_table(SweepPaths(sweep).table("overhead"), OVERHEAD).to_dicts():
+        slower = row["slowdown"]
+        if row["simulated"] or slower is None:
+            continue
+        ends = [row["slowdown_low"], row["slowdown_high"]]
+        yield (
+            f"{row['run']} of `{named[row['cell']]}` in `{sweep.name}`",
+            *(f"{row['step_time_s']:.4f}", f"{row['sample_rate_hz']:g}", percent(slower, 2)),
+            " to ".join(percent(end, 2) for end in ends) if None not in ends else NOTHING,
+            *(str(row["pairs"]), percent(row["sampler_cpu_share"], 2, "")),
+            percent(row["achieved_rate_hz"] / row["sample_rate_hz"], 0, ""),
+        )
 
 
 def clocks(sweeps: Sequence[Path]) -> str:

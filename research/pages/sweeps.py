@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from research.pages import findings, parts
+from research.pages.tables import document, table
 from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import KERNELS, TRACES, SweepPaths, cell_axes
 from workflow_lib.report.figures.cell_names import Row, completed, in_order
@@ -84,7 +85,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         "## What is missing",
         "\n".join(ends) or "Nothing: every run completed.",
     ]
-    found = {findings.DIRECTORY / f"{sweep}.md": "\n\n".join(told) + "\n"}
+    found = {findings.DIRECTORY / f"{sweep}.md": document(*told)}
     for name, path in images.items():
         found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
     return found
@@ -107,8 +108,8 @@ def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
                 continue
             times = (_span(ranks[f"{part}_s"] / ranks["steps"], 1e3) for part in _PARTS)
             share = _span(ranks["link_share"], 100)
-            told = f"{str(kind).replace('_', '-')} | {group} | {' | '.join(times)} | {share}"
-            lines.append(f"| `{name}` | {told} |")
+            what = (f"`{name}`", str(kind).replace("_", "-"), str(group))
+            lines.append((*what, *times, share))
     if not lines:
         return []
     heads = ("kernels, ms", "waiting, ms", "transfer, ms", "exposed, ms", "of the link's peak, %")
@@ -118,7 +119,7 @@ def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
         "kernel waits until the last rank of its group has begun, and then transfers. It is "
         "exposed while no kernel computes beside it. The share of the link's peak is that of "
         f"transfers. Collectives of less than {1e3 * _SHORTEST_S:g} ms are left out.",
-        "\n".join([*parts.table_head("cell", "collective", "group", *heads), *lines]),
+        "\n".join(table(("cell", "collective", "group", *heads), lines)),
     ]
 
 

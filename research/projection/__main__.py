@@ -4,18 +4,20 @@ what is shipped with them."""
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from research.projection import calibration, own_validation, validation_page
+from research.projection import calibration, own_validation, validation_text
 from research.projection.own_validation import validate_own
 from research.projection.ship import ship
-from research.projection.validation import Peer, validate
+from research.projection.validation import validate
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.projection import part_times
 from workflow_lib.projection.__main__ import add_times, count, run
 from workflow_lib.projection.own_runs import SHIPPED, read_own
+from workflow_lib.records import whole_file
 from workflow_lib.words import counted
 
 
@@ -37,14 +39,6 @@ def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     parser.add_argument("rows", type=Path, help="a CSV file of published runs")
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
     parser.add_argument(
-        "--calculon", type=Path, help="a checkout of Calculon, to be run on the same rows"
-    )
-    parser.add_argument(
-        "--calculon-python",
-        default=sys.executable,
-        help="a Python that has what Calculon imports (pandas, psutil)",
-    )
-    parser.add_argument(
         "--also-fit",
         type=Path,
         metavar="FILE",
@@ -54,11 +48,12 @@ def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _validate(chosen: argparse.Namespace) -> None:
-    peer = Peer(chosen.calculon, chosen.calculon_python) if chosen.calculon else None
-    validation = validate(chosen.rows, peer, chosen.also_fit)
-    page = validation_page.write_validation(validation, chosen.output)
-    print(validation_page.describe(validation))
-    print(f"\n{page}")
+    validation = validate(chosen.rows, chosen.also_fit)
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    path = chosen.output / "validation.json"
+    with whole_file(path) as draft:
+        draft.write_text(json.dumps(validation, indent=1), encoding="utf-8")
+    print(f"{validation_text.describe(validation)}\n\n{path}")
 
 
 def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,18 +1,16 @@
 """Predicts published runs from others, by splits that were fixed before.
 
-``python -m research.projection validate ROWS.csv --output DIR`` writes ``validation.json`` and
-``validation.html``. Rows are never fitted in the fold that predicts them.
+``python -m research.projection validate ROWS.csv --output DIR`` writes ``validation.json``. Rows
+are never fitted in the fold that predicts them.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from research.projection import calculon, node_power
 from research.projection.baselines import BASELINES
 from research.projection.layouts import assumed_chunks, fits, usable
 from research.projection.metrics import Confusion, Coverage, Errors, Ranking
@@ -26,19 +24,16 @@ from workflow_lib.projection.kinds import LEVELS
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.words import counted
 
-FORMAT = 3
+FORMAT = 4
+#: why splits of these kinds are not run
+_NOT_HERE = {
+    "own": "published rows have no runs of this workflow; validate-own judges those",
+    "power": "published rows have no power of nodes",
+}
 _NO_TIME = "it states neither a step's time nor a throughput and the batch"
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A checkout of Calculon, and a Python with the packages that it imports."""
-
-    checkout: Path
-    python: str = sys.executable
-
-
-def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None) -> dict[str, Any]:
+def validate(rows: Path, also_fit: Path | None = None) -> dict[str, Any]:
     """Validate the projection by all splits of the rows of a file; returns the content of
     ``validation.json``. Rows of ``also_fit`` are fitted where the rules allow it, and not judged.
     Raises FileNotFoundError and RecordError."""
@@ -50,7 +45,6 @@ def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None)
     left_out = not_fitted(others, [*useless, *without])
     of_no_use = {-each.line for each in left_out}
     splits, digest = read_splits()
-    seconds = calculon.times(layouts, peer.checkout, peer.python) if peer else {}
     return {
         "format": FORMAT,
         "rows": {
@@ -66,11 +60,7 @@ def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None)
             "shipped": _has_shipped(runs),
         },
         "splits_sha256": digest,
-        "calculon": "as shipped" if peer else "not run: no checkout was given",
-        "splits": {
-            split.name: _split(split, runs, layouts, chunks, seconds if peer else None)
-            for split in splits
-        },
+        "splits": {split.name: _split(split, runs, layouts, chunks) for split in splits},
     }
 
 
@@ -142,7 +132,6 @@ def _split(
     runs: Sequence[PublishedRun],
     layouts: Mapping[int, Layout],
     chunks: Mapping[tuple[str, int | None], int],
-    of_calculon: Mapping[int, float] | None,
 ) -> dict[str, Any]:
     told = {
         "title": split.title,
@@ -152,12 +141,8 @@ def _split(
     }
     if split.kind == "memory":
         return told | _memory(split, runs, layouts)
-    if split.kind == "power":
-        return told | node_power.validation()
     if split.kind not in FITTED_KINDS:
-        return told | {
-            "not_run": "published rows have no runs of this workflow; validate-own judges those"
-        }
+        return told | {"not_run": _NOT_HERE[split.kind]}
     forecasts: list[Forecast] = []
     without: list[Unusable] = []
     seconds: dict[str, dict[int, float]] = {name: {} for name in BASELINES}
@@ -169,8 +154,6 @@ def _split(
         fitted = max(fitted, sum(run.line in layouts for run in fold.fitted))
         for name, (_, baseline) in BASELINES.items():
             seconds[name] |= baseline(fold, layouts)
-    if of_calculon is not None:
-        seconds["calculon"] = dict(of_calculon)
     if not forecasts:
         return told | {"not_run": _why_not(split, runs, without)}
     return told | {

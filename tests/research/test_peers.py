@@ -11,7 +11,7 @@ import pytest
 from benchmarks.measuring import pairs
 from benchmarks.measuring.pairs import NEW_TOKENS
 from research import engine_on_gpus
-from research.measuring import engine_steps, peer_torchtitan, peer_transformers
+from research.measuring import engine_steps, peer_torchtitan
 from research.pages import engine, peers
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
@@ -84,9 +84,10 @@ def test_what_torchtitan_would_train_otherwise_is_refused(model, degrees, option
 def test_what_peers_train_as_it_is_is_not_refused():
     for degrees in (Degrees(), Degrees(dp=2), Degrees(tp=2, pp=2), Degrees(tp=2, dp=2)):
         assert peer_torchtitan.refusal(cell(WIDE, degrees, **BF16)) is None
-    kept = {"precision": "bf16", "recomputation": "none", "zero_stage": 1}
-    assert peer_transformers.refusal(cell(WIDE, Degrees(dp=2), **kept)) is None
-    assert "replicas" in peer_transformers.refusal(cell(WIDE, Degrees(tp=2), **kept))
+
+
+#: a peer that trains every cell
+ANOTHER = SimpleNamespace(refusal=lambda _: None, parameters=engine_steps.our_parameters)
 
 
 def test_a_peer_that_fails_is_left_out_and_its_whole_pairs_count(tmp_path, monkeypatch, capsys):
@@ -103,18 +104,18 @@ def test_a_peer_that_fails_is_left_out_and_its_whole_pairs_count(tmp_path, monke
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(engine_on_gpus.subprocess, "run", launch)
-    for peer in (peer_torchtitan, peer_transformers):
-        monkeypatch.setattr(peer, "parameters", engine_steps.our_parameters)
+    monkeypatch.setattr(peer_torchtitan, "parameters", engine_steps.our_parameters)
+    monkeypatch.setitem(engine_steps.PEERS, "another", ANOTHER)
     one = cell(WIDE, precision="bf16", recomputation="none", zero_stage=1)
-    options = SimpleNamespace(peer=["torchtitan", "transformers", "torchtitan"], alternations=4)
+    options = SimpleNamespace(peer=["torchtitan", "another", "torchtitan"], alternations=4)
 
     assert engine_on_gpus.beside_peers(one, options, ["engine"], records) == 1
-    assert launches.count("triptych") == launches.count("transformers") == 4
+    assert launches.count("triptych") == launches.count("another") == 4
     assert launches.count("torchtitan") == 3
     said = capsys.readouterr().out
     assert "torchtitan failed (exit status -9)" in said
     assert "ratio to torchtitan 1.100 (1.100 to 1.100, 2 pairs)" in said
-    assert "ratio to transformers 1.100 (1.100 to 1.100, 4 pairs)" in said
+    assert "ratio to another 1.100 (1.100 to 1.100, 4 pairs)" in said
 
 
 def test_a_peer_whose_model_has_another_size_is_not_launched(tmp_path, monkeypatch, capsys):
@@ -126,26 +127,18 @@ def test_a_peer_whose_model_has_another_size_is_not_launched(tmp_path, monkeypat
 
     monkeypatch.setattr(engine_on_gpus.subprocess, "run", launch)
     monkeypatch.setattr(peer_torchtitan, "parameters", lambda cell: 300_000)
-    monkeypatch.setattr(peer_transformers, "parameters", engine_steps.our_parameters)
+    monkeypatch.setitem(engine_steps.PEERS, "another", ANOTHER)
     one = cell(WIDE, precision="bf16", recomputation="none", zero_stage=1)
-    options = SimpleNamespace(peer=["torchtitan", "transformers"], alternations=1)
+    options = SimpleNamespace(peer=["torchtitan", "another"], alternations=1)
 
     assert engine_on_gpus.beside_peers(one, options, ["engine"], tmp_path / "records") == 1
-    assert launches == ["triptych", "transformers"]
+    assert launches == ["triptych", "another"]
     # 2 × 320 × 64 of embedding and head, 64 of the last norm, and of each of 4 layers 12 288 of
     # attention, 3 × 64 × 256 of the feed-forward part and 2 × 64 of norms.
     ours = 2 * 384 * 64 + 64 + 4 * (12_288 + 3 * 64 * 256 + 128)
     assert f"not by torchtitan: its model has 300,000 parameters, and ours {ours:,}" in (
         capsys.readouterr().out
     )
-
-
-def test_transformers_model_has_as_many_parameters_as_ours():
-    pytest.importorskip("transformers")
-
-    assert engine_steps.other_size(cell(WIDE), "transformers") is None
-    tied = dataclasses.replace(WIDE, tied_embeddings=True)
-    assert "parameters, and ours" in engine_steps.other_size(cell(tied), "transformers")
 
 
 def test_torchtitans_model_has_as_many_parameters_as_ours():

@@ -1,22 +1,19 @@
-"""A validation of made-up rows, from the file to the page."""
+"""A validation of made-up rows, from the file to the tables."""
 
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from research.projection import calculon, node_power
 from research.projection.__main__ import main
 from research.projection.baselines import affine_law, bubble_law, constant_throughput
 from research.projection.layouts import assumed_chunks, usable
 from research.projection.reading import read_published
 from research.projection.splits import Fold, read_splits
 from research.projection.validation import not_judged, validate
-from research.projection.validation_page import describe, write_validation
+from research.projection.validation_text import describe
 from tests.research.published_rows import runs_of, write_rows
-from workflow_lib.records import RecordError
 
 
 def affine_rows():
@@ -71,7 +68,6 @@ def predictions(validation):
     return {
         (name, each["run"]): (each["median_s"], each["intervals_s"])
         for name, split in validation["splits"].items()
-        if split["kind"] != "power"
         for each in split.get("predictions", ())
     }
 
@@ -141,7 +137,6 @@ def test_rows_that_are_only_fitted_are_not_judged_and_help(tmp_path):
     assert told[7] == "it states neither a step's time nor a throughput and the batch"
     assert told[8] == "the model's dimensions are not known"
     assert "of the other file not fitted because" in describe(validation)
-    assert "3 rows of the other file" in write_validation(validation, tmp_path / "o").read_text()
     strong = validation["splits"]["strong"]
     assert [each["line"] for each in strong["predictions"]] == [2, 3]
     both = validate(write_rows(tmp_path / "both.csv", *known, elsewhere, *new))
@@ -150,7 +145,7 @@ def test_rows_that_are_only_fitted_are_not_judged_and_help(tmp_path):
     )
 
 
-def test_the_command_writes_a_file_and_a_page(tmp_path, capsys):
+def test_the_command_writes_a_file_and_prints_tables(tmp_path, capsys):
     rows = write_rows(tmp_path / "rows.csv", *affine_rows())
     assert main(["validate", str(rows), "--output", str(tmp_path / "out")]) == 0
     validation = json.loads((tmp_path / "out" / "validation.json").read_text())
@@ -158,8 +153,7 @@ def test_the_command_writes_a_file_and_a_page(tmp_path, capsys):
     assert strong["errors"]["rows"] == 2
     assert strong["baselines"]["affine"]["errors"]["mape"] == pytest.approx(0, abs=1e-9)
     assert validation["splits"]["own"]["not_run"]
-    page = (tmp_path / "out" / "validation.html").read_text()
-    assert validation["splits_sha256"] in page
+    assert len(validation["splits_sha256"]) == 64
     printed = capsys.readouterr().out
     assert "two-row affine law" in printed
     assert "not run: no row" not in printed
@@ -210,58 +204,3 @@ def test_rows_that_say_too_little_or_nonsense_are_named(tmp_path):
         "the model's dimensions are not known",
     ]
     assert list(layouts) == [7]
-
-
-def test_calculon_runs_in_its_own_checkout(tmp_path):
-    (tmp_path / "systems").mkdir()
-    (tmp_path / "systems" / "h100_80g_nvl8.json").write_text('{"mem1": {"GiB": 80}}')
-    (tmp_path / "calculon").mkdir()
-    (tmp_path / "calculon" / "__init__.py").touch()
-    (tmp_path / "calculon" / "llm.py").write_text(
-        """
-class System(dict):
-    pass
-
-class Llm:
-    class Error(Exception):
-        pass
-    class Execution:
-        from_json = staticmethod(dict)
-    Application = dict
-    def __init__(self, application, logger):
-        self.hidden = application["hidden"]
-    def compile(self, system, execution):
-        assert system["mem1"]["GiB"] > 80
-        self.procs = execution["num_procs"]
-    def run(self, system):
-        pass
-    def get_total_time(self):
-        return self.hidden / self.procs
-"""
-    )
-    _, layouts = of_rows(
-        tmp_path, {}, {"model": "Llama 3.1 70B", "virtual_pp": 5}, {"dtype": "FP8"}
-    )
-    # Llama's gated layers are none of Calculon's: 12 288 columns over 64 GPUs, twice.
-    assert calculon.times(layouts, tmp_path) == {2: 192.0, 4: 192.0}
-
-
-def test_a_checkout_that_does_not_run_is_named(tmp_path):
-    (tmp_path / "systems").mkdir()
-    (tmp_path / "systems" / "h100_80g_nvl8.json").write_text('{"mem1": {"GiB": 80}}')
-    _, layouts = of_rows(tmp_path, {})
-    with pytest.raises(RecordError, match=r"does not run with .*No module named 'calculon'"):
-        calculon.times(layouts, tmp_path, sys.executable)
-
-
-def test_node_power_falls_with_throughput_to_a_floor():
-    # 2 880 W, and half of the 4 278 W above it.
-    assert node_power.node_power(7158, 0.5).power_w == pytest.approx(2880 + 2139)
-    assert node_power.node_power(7158, 1.0).power_w == 7158
-
-
-def test_shipped_power_adds_up_to_shipped_energy():
-    # Each is the middle of a range over runs, of which those of energy are 2 % wide.
-    for row in node_power.read_power():
-        energy_kwh = row.node_power_w * row.nodes * row.duration_s / 3.6e6
-        assert energy_kwh == pytest.approx(row.energy_kwh, rel=0.025), row

@@ -1,26 +1,17 @@
-"""The page of a validation: goals and results, each split, its baselines and its rows."""
+"""A validation as text: goals and results, kinds of questions, baselines, rows left out."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
 from research.projection.baselines import BASELINES
 from research.projection.reading import SHIPPED_NAME
-from workflow_lib import __version__
-from workflow_lib.records import whole_file
-from workflow_lib.report.figures.html import page_templates
 
-_NAMES = {name: heading for name, (heading, _) in BASELINES.items()} | {
-    "calculon": "Calculon as shipped"
-}
 #: goal of every split: the lowest and highest share of rows that 90 % intervals cover
 COVERAGE_GOAL = (0.85, 0.95)
-_TEMPLATES = page_templates("research.projection", "workflow_lib.report")
 
 
 def goals(validation: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -100,7 +91,7 @@ def baselines(validation: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "split": name,
-            "baseline": _NAMES[of],
+            "baseline": BASELINES[of][0],
             "rows": str(each["errors"]["rows"]),
             "MAPE": f"{each['errors']['mape']:.2%}",
             "max": f"{each['errors']['maximum']:.2%}",
@@ -184,27 +175,3 @@ def describe(validation: Mapping[str, Any]) -> str:
         if lines
     ]
     return "\n\n".join([*parts, *filter(None, [advice(validation)])])
-
-
-def write_validation(validation: Mapping[str, Any], output: Path) -> Path:
-    """Write ``validation.json`` and ``validation.html``; returns the page's path."""
-    output.mkdir(parents=True, exist_ok=True)
-    with whole_file(output / "validation.json") as draft:
-        draft.write_text(json.dumps(validation, indent=1), encoding="utf-8")
-    text = _TEMPLATES.get_template("validation.html.j2").render(
-        version=__version__,
-        validation=validation,
-        goals=goals(validation),
-        kinds=of_kinds(validation),
-        baselines=baselines(validation),
-        not_judged=not_judged(validation),
-        not_fitted=not_fitted(validation),
-        advice=advice(validation),
-        predicted={
-            name: split for name, split in validation["splits"].items() if "predictions" in split
-        },
-    )
-    page = output / "validation.html"
-    with whole_file(page) as draft:
-        draft.write_text(text, encoding="utf-8")
-    return page
