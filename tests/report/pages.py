@@ -56,10 +56,16 @@ def build(
     """Write a sweep, its figures and its page."""
     directory = write_sweep(tmp_path, cells, overhead)
     draw(directory)
-    assert write(tmp_path, directory, *extra) == 0
-    return Page((directory / "report.html").read_text(encoding="utf-8"))
+    return again(tmp_path, *extra)
 
 
 def write(results: Path, directory: Path, *extra: str) -> int:
     command = ["page", "--sweep", "made-up", "--results", str(results)]
     return main([*command, "--directory", str(directory), *extra])
+
+
+def again(results: Path, *extra: str) -> Page:
+    """Write the page of the sweep that lies there."""
+    directory = results / "sweeps" / "made-up"
+    assert write(results, directory, *extra) == 0
+    return Page((directory / "report.html").read_text(encoding="utf-8"))

@@ -14,7 +14,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 
 from workflow_lib.records import KERNELS, SERIES, STEP_TIMES, TRACES, Degrees
-from workflow_lib.report.figures import Tables, figures, style, undrawn
+from workflow_lib.report.figures import (
+    Tables,
+    figures,
+    gpu_maps,
+    kernels,
+    microbatch,
+    pipeline_ranks,
+    power,
+    style,
+    undrawn,
+)
 from workflow_lib.report.figures.energy import front, points
 from workflow_lib.report.figures.kernel_times import folded, kernel_times
 from workflow_lib.table_files import table
@@ -96,7 +106,8 @@ def test_a_micro_batch_that_failed_breaks_its_line_and_is_named_at_the_bottom() 
     )
     assert efficiency.lines[0].get_xdata().tolist() == [0, 1, 2]
     assert [text.get_text() for text in failed.texts] == ["infeasible"]
-    assert failed.texts[0].get_position()[0] == 1, "log2 of 2"
+    # log2 of 2.
+    assert failed.texts[0].get_position()[0] == 1
     assert [text.get_text() for text in failed.get_xticklabels()] == ["1", "2", "4"]
 
 
@@ -113,7 +124,8 @@ def test_kernel_times_are_a_steps_stacked_by_class() -> None:
     figure = drawn("kernels", cell, **frames)
     # Two steps: 3 s of GEMM, then 1 s of all-reduce.
     assert classes_of(figure.axes[0]) == {"GEMM": [(0, 3)], "all-reduce": [(3, 4)]}
-    assert "25 %" in words(figure.axes[0]), "of the bar is communication"
+    # Of the bar this is communication.
+    assert "25 %" in words(figure.axes[0])
 
 
 def test_kernel_times_without_a_trace_say_why() -> None:
@@ -126,7 +138,8 @@ def test_kernel_times_without_a_trace_say_why() -> None:
     ]
     text = words(drawn("kernels", *cells, **kernels_of(done, gemm=1.0)))
     assert {"profiled run: timeout", "out of memory"} <= set(text)
-    assert not any("mb8" in each for each in text), "nobody wanted it profiled"
+    # Nobody wanted it profiled.
+    assert not any("mb8" in each for each in text)
 
 
 def test_ranks_without_a_trace_are_counted_and_not_taken_for_zero() -> None:
@@ -200,7 +213,7 @@ def test_traffic_is_bytes_of_both_directions_over_the_measured_time() -> None:
     (panel,) = (axes for axes in figure.axes if axes.images)
     # 4 TB in 20 s.
     assert panel.images[0].get_array().tolist() == [[200.0] * 8]
-    assert panel.get_title("left") == "NVLink, in and out"
+    assert "NVLink" in panel.get_title("left")
 
 
 def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
@@ -213,8 +226,8 @@ def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
     failed = cell_row(known(2), "node_failure")
     figure = drawn("throttling", cell_row(cell, **shares), failed, runs=runs)
     (axes,) = figure.axes
-    power, thermal = bars_of(axes, "power cap")[0], bars_of(axes, "thermal slowdown")[0]
-    assert (power.get_x(), power.get_width()) == (0, 50)
+    capped, thermal = bars_of(axes, "power cap")[0], bars_of(axes, "thermal slowdown")[0]
+    assert (capped.get_x(), capped.get_width()) == (0, 50)
     assert (thermal.get_x(), thermal.get_width()) == (50, 25)
     (whisker,) = (
         segment[:, 0].tolist()
@@ -222,8 +235,10 @@ def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
         if isinstance(lines, LineCollection)
         for segment in lines.get_segments()
     )
-    assert whisker == pytest.approx([60, 90]), "the runs' sums are 60, 70 and 90 %"
-    assert {"power brake unknown", "node failure"} <= set(words(axes))
+    # The runs' sums are 60, 70 and 90 %.
+    assert whisker == pytest.approx([60, 90])
+    for word in ("power brake unknown", "node failure"):
+        assert word in words(axes)
 
 
 def test_memory_shows_what_was_held_and_what_was_planned() -> None:
@@ -245,7 +260,8 @@ def test_memory_shows_what_was_held_and_what_was_planned() -> None:
     assert places == pytest.approx({"o": 90, "s": 110, "D": 115, "|": 92})
     bars = [list(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 0.6]
     assert bars == [pytest.approx([114, 116])]
-    assert len(axes.get_yticks()) == 1, "a cell whose use is unknown has no row"
+    # A cell whose use is unknown has no row.
+    assert len(axes.get_yticks()) == 1
 
 
 def test_the_front_holds_the_cells_that_no_other_beats_in_both() -> None:
@@ -265,10 +281,8 @@ def test_the_front_holds_the_cells_that_no_other_beats_in_both() -> None:
     figure = drawn("energy", *cells, cell_row(known(16), "out_of_memory"))
     line = figure.axes[0].lines[0]
     assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(100, 0.25), (200, 0.5)]
-    assert "Not drawn: 1 cell, 1 out of memory" in figure._supxlabel.get_text()
-
-
-def test_an_interval_of_tokens_a_joule_is_turned_round_in_joules_a_token() -> None:
+    assert "1 out of memory" in figure._supxlabel.get_text()
+    # An interval of tokens a joule is turned round in joules a token.
     (point,) = points([cell_row(known(), tokens_per_s=1.0, tokens_per_j=(2.0, 1.0, 4.0))])
     assert point.j_per_token == (0.5, 0.25, 1.0)
 
@@ -332,27 +346,28 @@ def test_slots_are_in_the_order_of_the_air_stream_over_time() -> None:
     assert clock.get_array().tolist() == [[1900, 1900], [1500, 1400]]
     assert (temperature.get_extent()[0], temperature.get_extent()[1]) == (0, 4)
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["1", "0"]
-    assert {"Temperature (°C)", "SM clock (MHz)", "Time (s)"} <= set(words(figure))
+    for label in ("Temperature (°C)", "SM clock (MHz)", "Time (s)"):
+        assert label in words(figure)
 
 
 def test_what_is_not_drawn_is_named_with_the_reason() -> None:
     cell = cell_row(known())
+    lacking = '{"gpu_link_sent_bytes": "no links"}'
     gpus = tuple(
-        {**row, "gpu_link_sent_bytes": None}
-        | {"missing_reasons": '{"gpu_link_sent_bytes": "the driver counts no links"}'}
+        {**row, "gpu_link_sent_bytes": None, "missing_reasons": lacking}
         for row in gpu_rows(known(), 1, random.Random(1))
     )
     why = dict(undrawn(Tables((cell,), (), gpus)))
-    assert why["Power over time"] == "there is no series.parquet"
-    assert why["Kernel time by class across platforms"].startswith("there is no kernels.parquet")
-    assert why["Traffic of every GPU over NVLink"] == "the driver counts no links"
-    assert why["Measures by micro-batch size"].startswith("no two cells with a value")
-    assert "Temperature and throttling of every GPU" not in why
+    assert "series.parquet" in why[power.KIND.subject]
+    assert "kernels.parquet" in why[kernels.KERNEL_CLASSES.subject]
+    assert why[gpu_maps.TRAFFIC.subject] == "no links"
+    assert microbatch.KIND.subject in why
+    assert gpu_maps.TEMPERATURE.subject not in why
     empty = Tables((cell,), (), (), *(table([], c) for c in (STEP_TIMES, SERIES, KERNELS, TRACES)))
     why = dict(undrawn(empty))
-    assert why["Power over time"] == "no completed run left readings over time"
-    assert "no run was profiled" in why["Kernel time of every pipeline rank"]
-    assert why["Temperature and throttling of every GPU"] == "no run left readings of a GPU"
+    assert "parquet" not in why[power.KIND.subject]
+    assert "was profiled" in why[pipeline_ranks.KIND.subject]
+    assert gpu_maps.TEMPERATURE.subject in why
 
 
 def test_long_labels_are_broken() -> None:

@@ -85,13 +85,9 @@ def test_peaks_of_unlike_sensors_have_their_own_markers_and_their_names(tmp_path
 
     one, two = (figures(read_tables(each))[0] for each in (alike, unlike))
 
-    assert "(driver's samples, 20 ms apart). " in one.caption
-    told = (
-        "(triangles: driver's samples, 20 ms apart; "
-        "inverted triangles: readings, each the mean of 1 s); "
-        "peaks of unlike sensors are not comparable"
-    )
-    assert told in two.caption
+    assert f"({samples['power_peak_sensor']})" in one.caption
+    assert f"(triangles: {samples['power_peak_sensor']}; " in two.caption
+    assert f" triangles: {readings['power_peak_sensor']})" in two.caption
     with style.styled("peaks"):
         power = two.draw().axes[1]
     peaks = {
@@ -135,7 +131,7 @@ def test_a_panel_without_any_value_is_left_out_and_not_announced(tmp_path: Path)
         tmp_path, [Planned("tp1", measures=cold), Planned("tp2", measures=cold)]
     )
     entry = figures(read_tables(directory))[0]
-    assert entry.title == "gpt3-175b: power, clock and throughput"
+    assert entry.title.endswith(": power, clock and throughput")
     assert len(entry.draw().axes) == 3
 
 
@@ -145,9 +141,7 @@ def test_cells_that_generate_show_what_they_decode(tmp_path: Path) -> None:
     generating = Planned("tp1", workload="inference", measures=decoding | trained)
     directory = write_sweep(tmp_path / "one", [generating])
     entry = figures(read_tables(directory))[0]
-    assert entry.title == (
-        "gpt3-175b: temperature, power, clock, decoding efficiency and decoding throughput"
-    )
+    assert entry.title.endswith("decoding efficiency and decoding throughput")
     failed = Planned("tp1", workload="inference", outcomes=(Outcome.TIMEOUT,))
     lines = draw(tmp_path / "failed", [failed])["parallelism-gpt3-175b"].splitlines()
     assert "(tokens/s/GPU)" in lines
@@ -166,12 +160,13 @@ def test_figures_without_any_value_are_left_out_unless_nothing_completed(tmp_pat
     failed = draw(tmp_path / "failed", [Planned(outcomes=(Outcome.TIMEOUT,))])
     assert list(failed) == ["parallelism-gpt3-175b"]
     lines = failed["parallelism-gpt3-175b"].splitlines()
-    assert {"timeout", "(°C)", "(W per GPU)", "(tokens/s)"} <= set(lines)
+    for word in ("timeout", "(°C)", "(W per GPU)", "(tokens/s)"):
+        assert word in lines
 
 
 def test_a_share_that_is_zero_everywhere_says_none_on_the_whole_scale(tmp_path: Path) -> None:
     lines = draw(tmp_path, [Planned()], "gpus")["gpus-h200-gpt3-175b"].splitlines()
-    assert "In thermal slowdown: none" in lines
+    assert "thermal slowdown: none" in "\n".join(lines)
     # The colour bars of the power cap, at 0.9, and of thermal slowdown.
     directory = write_sweep(tmp_path / "again", [Planned()])
     (entry,) = (e for e in figures(read_tables(directory)) if e.stem.startswith("gpus"))
@@ -191,25 +186,25 @@ def test_nothing_is_drawn_for_a_cell_without_values(tmp_path: Path) -> None:
     for axes in entry.draw().axes:
         drawn = [x for line in axes.lines for x in line.get_xdata()]
         assert drawn
-        assert all(abs(x) < 0.5 for x in drawn), "all markers stand over the first cell"
-
-
-def test_incomplete_repeats_are_counted_in_the_label(tmp_path: Path) -> None:
-    cells = [Planned(outcomes=(COMPLETED, Outcome.TIMEOUT, COMPLETED))]
-    assert "tp2-pp16 (2/3)" in draw(tmp_path, cells, "parallelism")["parallelism-gpt3-175b"]
+        # All markers stand over the first cell.
+        assert all(abs(x) < 0.5 for x in drawn)
 
 
 def test_options_are_in_the_label_where_they_differ(tmp_path: Path) -> None:
-    cells = [Planned(options="mb1-bf16"), Planned(options="mb2-bf16-overlap")]
+    cells = [
+        Planned(options="mb1-bf16", outcomes=(COMPLETED, Outcome.TIMEOUT, COMPLETED)),
+        Planned(options="mb2-bf16-overlap"),
+    ]
     lines = draw(tmp_path, cells, "parallelism")["parallelism-gpt3-175b"].splitlines()
-    assert "tp2-pp16 mb1" in lines
+    # Incomplete repeats are counted.
+    assert "tp2-pp16 mb1 (2/3)" in lines
     assert "tp2-pp16 mb2 overlap" in lines
 
 
 def test_the_heat_map_marks_front_and_rear_and_numbers_its_fields(tmp_path: Path) -> None:
     lines = draw(tmp_path, [Planned()], "gpus")["gpus-h200-gpt3-175b"].splitlines()
     assert "Mean temperature" in lines
-    assert "At the software power cap" in lines
+    assert "software power cap" in "\n".join(lines)
     assert {"°C", "% of time"} <= set(lines)
     # Four GPUs each, in three panels.
     assert (lines.count("F"), lines.count("R")) == (12, 12)
@@ -218,7 +213,8 @@ def test_the_heat_map_marks_front_and_rear_and_numbers_its_fields(tmp_path: Path
     assert "64" in lines
     # With less room, a number a node, and bars instead of letters.
     lines = draw(tmp_path / "wide", [Planned(nodes=8)], "gpus")["gpus-h200-gpt3-175b"].splitlines()
-    assert {"1", "8", "(▬ above: rear of the air stream)"} <= set(lines)
+    assert {"1", "8"} <= set(lines)
+    assert "▬" in "\n".join(lines)
     assert "F" not in lines
 
 
@@ -244,10 +240,9 @@ def test_forty_cells_are_split_over_figures_and_keep_their_labels(tmp_path: Path
 
 def test_missing_tables_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["figures", "--tables", str(tmp_path), "--output", str(tmp_path / "f")]) == 1
-    assert capsys.readouterr().err == (
-        f"figures: {tmp_path}/cells.parquet: no such table; an earlier stage makes it: run the "
-        "sweep first, as in `snakemake --profile profiles/local results/sweeps/demo/report.html`\n"
-    )
+    said = capsys.readouterr().err
+    assert said.startswith(f"figures: {tmp_path}/cells.parquet: ")
+    assert said.count("\n") == 1
 
 
 def test_a_panel_shows_at_least_two_percent_of_its_values() -> None:

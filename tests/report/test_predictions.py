@@ -72,12 +72,12 @@ def test_gains_are_by_hand() -> None:
     ("times_s", "verdict"),
     [
         ([1.94, 1.94, 1.94], "holds"),
-        ([2.0, 2.002, 1.998], "wrong: the intervals have nothing in common"),
-        ([1.8, 2.2, 2.0], "undecided: the intervals overlap"),
+        ([2.0, 2.002, 1.998], "wrong"),
+        ([1.8, 2.2, 2.0], "undecided"),
     ],
 )
 def test_the_verdict_is_by_both_intervals(times_s: list[float], verdict: str) -> None:
-    assert shown(runs(times_s, [0.5, 0.5, 0.5]))[0][2] == verdict
+    assert shown(runs(times_s, [0.5, 0.5, 0.5]))[0][2].partition(":")[0] == verdict
 
 
 def test_runs_of_two_dates_are_compared_within_dates() -> None:
@@ -88,11 +88,9 @@ def test_runs_of_two_dates_are_compared_within_dates() -> None:
     rows[4] |= {"step_time_s": 4.0, "started_unix_s": 1e9 + day_s + 100}
     rows[5] |= {"started_unix_s": 1e9 + day_s}
     rows.append(rows[0] | {"run": 4, "order_block": 4, "started_unix_s": 1e9 + 2 * day_s})
-    assert shown(rows)[0][1:] == (
-        "3.0 % (3.0 to 3.0); 1 run is left out, because no run of the other side was in the "
-        "session",
-        "holds",
-    )
+    _, measured, verdict = shown(rows)[0]
+    assert measured.startswith("3.0 % (3.0 to 3.0); 1 run ")
+    assert verdict == "holds"
 
 
 def test_a_date_may_have_acted_on_one_cell_alone() -> None:
@@ -107,13 +105,14 @@ def test_what_cannot_be_judged_says_why() -> None:
     rows = runs([1.94, 1.94, 1.94], [0.5, None, 0.5])
     predicted, measured, verdict = shown(rows)[1]
     assert (predicted, measured) == ("−1.0 % (−2.0 to 0.0)", "")
-    assert verdict.startswith("no value: measured, run 2")
+    assert verdict.startswith("no value: ")
+    assert "run 2" in verdict
     made_up = [row | {"simulated": True} for row in runs([1.94] * 3, [0.5] * 3)]
-    assert [line[2] for line in shown(made_up)] == [
-        "holds",
-        "no verdict: readings of GPUs were simulated",
-    ]
-    assert "3 runs give only a range" in shown(rows[:-1])[0][2]
+    time, energy = (line[2] for line in shown(made_up))
+    assert time == "holds"
+    assert energy.startswith("no verdict: ")
+    assert "simulated" in energy
+    assert "3 runs" in shown(rows[:-1])[0][2]
 
 
 def test_other_gpus_widen_what_was_measured() -> None:

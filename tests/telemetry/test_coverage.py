@@ -134,7 +134,23 @@ def reason(paths: records.RunPaths, cell: records.Cell = CELL) -> str:
     return found
 
 
-def test_a_covered_run_has_no_reason(paths: records.RunPaths) -> None:
+#: what changes nothing for a run that is covered
+COVERED: dict[str, Callable[[records.RunPaths], object]] = {
+    "as it is": lambda p: None,
+    "torn last line": lambda p: p.gpu_samples(NODE).open("a").write("105.1,0,50"),
+    "just to the edges": lambda p: write_telemetry(p, samples(100.0, 103.0)),
+    # Under 10 s power and counter are not compared, and no sensor is known to be frozen.
+    "energy apart": lambda p: write_telemetry(p, [r | {"power_w": 300.0} for r in samples()]),
+    "one power throughout": lambda p: write_telemetry(p, frozen(samples())),
+    "survived errors": lambda p: write_events(p, (101.0, "xid"), (101.0, "ecc_uncorrected")),
+    "lost after the steps": lambda p: write_events(p, (103.5, "lost")),
+    "clocks less than a step apart": lambda p: write_steps(p, 1, offset_s=0.9),
+}
+
+
+@pytest.mark.parametrize("case", COVERED)
+def test_a_covered_run_has_no_reason(paths: records.RunPaths, case: str) -> None:
+    COVERED[case](paths)
     assert invalid_reason(paths, CELL) is None
 
 
@@ -220,6 +236,14 @@ FAULTS: dict[str, tuple[Callable[[records.RunPaths], object], tuple[str, ...]]] 
         lambda p: write_telemetry(p, samples(), counted=of_gpu_1(counters(), energy_j=1e6)),
         ("GPU 1 stood still", "3.0 s"),
     ),
+    "trained on a CPU": (lambda p: write_rank(p, 1, gpu=None), ("node01 trained", " CPU")),
+    "GPU lost": (lambda p: write_events(p, (102.5, "lost")), ("GPU 1 was lost", "0.5 s before")),
+    # Steps take 1 s; by a clock that is 1.3 s ahead, rank 1 begins each 0.3 s after its end.
+    "clock ahead": (lambda p: write_steps(p, 1, offset_s=1.3), ("step 1 0.300 s", "chronyc")),
+    "clock ahead from the middle on": (
+        lambda p: edit(p.rank_steps(1), "102.0,,103.0", "103.01,,104.01"),
+        ("step 3 0.010 s", "rank 1"),
+    ),
     "not JSON": (
         lambda p: p.telemetry_start(NODE).write_text("{", encoding="utf-8"),
         ("node01.json:", "as JSON"),
@@ -253,17 +277,6 @@ def test_corruption_is_named_by_file_and_line(
     edit(paths.gpu_samples(NODE), before, after)
     assert f"line {line}: " in reason(paths)
     assert part in reason(paths)
-
-
-def test_a_torn_last_line_is_no_corruption(paths: records.RunPaths) -> None:
-    with paths.gpu_samples(NODE).open("a") as file:
-        file.write("105.1,0,50")
-    assert invalid_reason(paths, CELL) is None
-
-
-def test_samples_that_just_reach_the_edges_cover(paths: records.RunPaths) -> None:
-    write_telemetry(paths, samples(100.0, 103.0))
-    assert invalid_reason(paths, CELL) is None
 
 
 @pytest.mark.parametrize(
@@ -356,7 +369,7 @@ def test_only_the_even_die_of_a_package_need_report_power(paths: records.RunPath
 def test_every_node_where_ranks_ran_must_be_covered(paths: records.RunPaths) -> None:
     cell = make_cell(ranks=2, nodes=2, source="nvidia", rate_hz=10.0, measured_steps=3)
     write_rank(paths, 1, node="node02")
-    assert reason(paths, cell).startswith("Node node02 has no")
+    assert "node02 has no" in reason(paths, cell)
     write_telemetry(paths, samples(98.0, 101.0), node="node02")
     assert "node02.csv: " in reason(paths, cell)
     assert "GPU 0 is 2.0 s" in reason(paths, cell)
@@ -374,7 +387,7 @@ def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None
     assert "ranks 0 and 1" in reason(paths)
     assert "the same GPU, 1" in reason(paths)
     write_rank(paths, 1, gpu=1, uuid="GPU-c")
-    assert "on GPU-c, which is" in reason(paths)
+    assert "on GPU-c, " in reason(paths)
 
 
 def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(
@@ -412,36 +425,28 @@ def test_partitions_of_one_gpu_share_an_address_and_are_taken_in_order(
     assert invalid_reason(paths, CELL) is None
 
 
-def test_two_nodes_with_one_gpu_are_refused(paths: records.RunPaths) -> None:
+def test_two_nodes_with_one_gpu_are_refused(tmp_path: Path) -> None:
     # So Slurm gave them out on two emulated nodes, whose energy would have been counted twice.
-    cell = make_cell(ranks=2, nodes=2, source="nvidia", rate_hz=10.0, measured_steps=3)
+    paths, cell = on_two_nodes(tmp_path)
     for rank, node in enumerate((NODE, "node02")):
         gpus = tuple({"name": "NVIDIA H200", "uuid": f"GPU-{place}"} for place in "ab")
         write_telemetry(paths, samples(), node=node, gpus_told=gpus)
         write_rank(paths, rank, node=node, uuid="GPU-a" if rank == 0 else "GPU-b")
     assert invalid_reason(paths, cell) is None
     write_rank(paths, 1, node="node02", uuid="GPU-A")  # of either case
-    assert reason(paths, cell).startswith("Ranks 0 on node01 and 1 on")
+    assert reason(paths, cell).startswith("Ranks 0 on node01 and 1")
     assert "GPU-A: " in reason(paths, cell)
 
 
-def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) -> None:
-    cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
-    write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
-    for rank in (0, 1):
-        write_rank(paths, rank, gpu=None)
-    assert invalid_reason(paths, cell) is None
-
-
-def test_simulated_readings_say_nothing_of_real_gpus(paths: records.RunPaths) -> None:
+def test_simulated_gpus_are_not_asked_for_their_name_and_say_nothing_of_real_ones(
+    paths: records.RunPaths,
+) -> None:
     cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
     write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
     assert "node01 trained on GPUs" in reason(paths, cell)
-
-
-def test_idle_gpus_say_nothing_of_training_on_a_cpu(paths: records.RunPaths) -> None:
-    write_rank(paths, 1, gpu=None)
-    assert "node01 trained on its CPU" in reason(paths)
+    for rank in (0, 1):
+        write_rank(paths, rank, gpu=None)
+    assert invalid_reason(paths, cell) is None
 
 
 @pytest.mark.parametrize("restarts_s", [98.5, 99.5, 103.5, 104.5])
@@ -468,11 +473,9 @@ def long_run(paths: records.RunPaths) -> records.RunPaths:
 LONG = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=30)
 
 
-def test_a_long_run_whose_power_is_constant_is_covered(long_run: records.RunPaths) -> None:
-    assert invalid_reason(long_run, LONG) is None
-
-
-@pytest.mark.parametrize(("watts", "agrees"), [(520.0, True), (530.0, False), (470.0, False)])
+@pytest.mark.parametrize(
+    ("watts", "agrees"), [(500.0, True), (520.0, True), (530.0, False), (470.0, False)]
+)
 def test_power_and_counter_must_agree_within_5_percent(
     long_run: records.RunPaths, watts: float, agrees: bool
 ) -> None:
@@ -482,13 +485,8 @@ def test_power_and_counter_must_agree_within_5_percent(
         assert invalid_reason(long_run, LONG) is None
     else:
         message = reason(long_run, LONG)
-        assert "GPU 1 advanced by 15000 J in 30.0 s" in message
-        assert f" up to {watts * 30:.0f} J: more than 5% apart" in message
-
-
-def test_under_10_s_power_and_counter_are_not_compared(paths: records.RunPaths) -> None:
-    write_telemetry(paths, [r | {"power_w": 300.0} for r in samples()])
-    assert invalid_reason(paths, CELL) is None
+        for part in ("GPU 1 ", " 15000 J in 30.0 s", f" {watts * 30:.0f} J"):
+            assert part in message
 
 
 def test_counters_read_only_before_and_after_are_compared_over_that_span(
@@ -500,7 +498,7 @@ def test_counters_read_only_before_and_after_are_compared_over_that_span(
     counted[2]["energy_j"] += 1000.0
     # 98 to 135 s are 37 s: 18.5 kJ, of which 1 kJ is 5.4 %.
     write_telemetry(long_run, samples(end_s=135.0), counted=counted)
-    assert "GPU 0 advanced by 19500 J in 37.0 s" in reason(long_run, LONG)
+    assert " 19500 J in 37.0 s" in reason(long_run, LONG)
 
 
 def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths: records.RunPaths) -> None:
@@ -521,7 +519,7 @@ def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths: records.Ru
     for row in counted:
         row["energy_j"] += 400.0 * (row["unix_time_s"] > 92)
     write_telemetry(paths, rows, counted=counted)
-    assert "lag explains (372 J)" in reason(paths)
+    assert "(372 J)" in reason(paths)
 
 
 H200 = ({"name": "NVIDIA H200", "power_limit_w": 700.0, "power_limit_max_w": 700.0},) * 2
@@ -552,7 +550,7 @@ def test_a_high_reading_does_not_excuse_itself(long_run: records.RunPaths) -> No
     for row in [row for row in rows if row["gpu"] and row["unix_time_s"] >= 110.0][:5]:
         row["power_w"] = 1390.0
     write_telemetry(long_run, rows, counted=counters(end_s=135.0), gpus_told=H200)
-    assert "lag explains (420 J)" in reason(long_run, LONG)
+    assert "(420 J)" in reason(long_run, LONG)
 
 
 def test_energy_counters_that_are_not_read_must_be_known_not_to_be(
@@ -574,51 +572,32 @@ def frozen(rows: list[Sample], power_w: float = 499.987, from_s: float = 0.0) ->
     ]
 
 
-def test_a_sensor_that_shows_one_value_throughout_is_frozen(long_run: records.RunPaths) -> None:
-    write_telemetry(long_run, frozen(samples(end_s=135.0)), counted=counters(end_s=135.0))
-    assert "GPU 1 is 499.987 W in all 301" in reason(long_run, LONG)
-    assert reason(long_run, LONG).endswith("is frozen.")
-
-
 @pytest.mark.parametrize(
-    "rows",
+    ("rows", "is_frozen"),
     [
-        frozen(samples(end_s=135.0), from_s=101.0),  # it changed once
-        frozen(samples(end_s=135.0), power_w=500.0),  # whole watts, as at a power limit
+        (frozen(samples(end_s=135.0)), True),
+        (frozen(samples(end_s=135.0), from_s=101.0), False),  # it changed once
+        (frozen(samples(end_s=135.0), power_w=500.0), False),  # whole watts, as at a power limit
         # Nothing else changes either.
-        [r | {"power_w": 499.987, "temperature_c": 35.0} for r in samples(end_s=135.0)],
+        ([r | {"power_w": 499.987, "temperature_c": 35.0} for r in samples(end_s=135.0)], False),
     ],
-    ids=["changed once", "whole watts", "all still"],
+    ids=["frozen", "changed once", "whole watts", "all still"],
 )
-def test_a_power_that_may_stay_the_same_is_not_frozen(
-    long_run: records.RunPaths, rows: list[Sample]
+def test_a_sensor_that_shows_one_value_throughout_is_frozen(
+    long_run: records.RunPaths, rows: list[Sample], is_frozen: bool
 ) -> None:
     write_telemetry(long_run, rows, counted=counters(end_s=135.0))
-    assert invalid_reason(long_run, LONG) is None
-
-
-def test_short_windows_show_no_frozen_sensor(paths: records.RunPaths) -> None:
-    write_telemetry(paths, frozen(samples()))
-    assert invalid_reason(paths, CELL) is None
+    if is_frozen:
+        assert "GPU 1 is 499.987 W" in reason(long_run, LONG)
+        assert " 301 " in reason(long_run, LONG)
+    else:
+        assert invalid_reason(long_run, LONG) is None
 
 
 def write_events(paths: records.RunPaths, *rows: tuple[float, str]) -> None:
     """Events of GPU 1."""
     events = [{"unix_time_s": t, "gpu": 1, "event": e, "code": 48} for t, e in rows]
     paths.gpu_events(NODE).write_text(csv(records.GPU_EVENTS, events), encoding="utf-8")
-
-
-def test_errors_that_the_driver_survived_make_no_run_invalid(paths: records.RunPaths) -> None:
-    write_events(paths, (101.0, "xid"), (101.0, "ecc_uncorrected"))
-    assert invalid_reason(paths, CELL) is None
-
-
-def test_a_gpu_that_the_driver_lost(paths: records.RunPaths) -> None:
-    write_events(paths, (102.5, "lost"))
-    assert "GPU 1 was lost" in reason(paths)
-    assert "0.5 s before" in reason(paths)
-    write_events(paths, (103.5, "lost"))
-    assert invalid_reason(paths, CELL) is None
 
 
 TURNS = dataclasses.replace(
@@ -642,14 +621,11 @@ def test_where_rates_alternate_only_the_blocks_need_cover(paths: records.RunPath
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ([(100.5, 102.0), (102.0, 104.0)], "first sampling block begins 0.5 s after the start"),
-        ([(98.0, 100.0), (100.0, 102.0)], "last sampling block ends 1.0 s before the end"),
-        (
-            [(98.0, 100.0), (101.2, 104.0)],
-            "line 3: no sampling block for 1.2 s within",
-        ),
-        ([(98.0, 102.0), (101.0, 104.0)], "line 3: the clock went backwards"),
-        ([], "holds no sampling block"),
+        ([(100.5, 102.0), (102.0, 104.0)], "begins 0.5 s after"),
+        ([(98.0, 100.0), (100.0, 102.0)], "ends 1.0 s before"),
+        ([(98.0, 100.0), (101.2, 104.0)], "line 3: no sampling block for 1.2 s"),
+        ([(98.0, 102.0), (101.0, 104.0)], "line 3: the clock"),
+        ([], "no sampling block"),
     ],
 )
 def test_blocks_that_do_not_cover(
@@ -664,30 +640,29 @@ def test_blocks_must_cover_on_every_node(paths: records.RunPaths) -> None:
     write_rank(paths, 1, node="node02")
     write_telemetry(paths, [], node="node02")
     cell = dataclasses.replace(TURNS, nodes=2)
-    assert "node02-blocks.csv is" in reason(paths, cell)
+    assert paths.sampler_blocks("node02").name in reason(paths, cell)
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["99000000,0,1", "100000000,0,x1"], "line 3: power_mw is 'x1', expected a whole number."),
-        (["99000000,0,1", "100000000,0,"], "line 3: the row has no power_mw."),
-        (
-            ["99000000,0,1", "99000000,1,1", "98000000,0,1"],
-            "line 4: GPU 0: the clock went backwards.",
-        ),
-        (["99000000,0"], "line 2: 2 fields, expected 3."),
+        (["99000000,0,1", "100000000,0,x1"], "line 3: power_mw is 'x1'"),
+        (["99000000,0,1", "100000000,0,"], "line 3: the row has no power_mw"),
+        (["99000000,0,1", "99000000,1,1", "98000000,0,1"], "line 4: GPU 0: "),
+        (["99000000,0"], "line 2: 2 fields"),
+        (["99000000,0,1", "torn"], None),
     ],
 )
 def test_damage_of_the_drivers_samples_is_found_although_no_gap_needs_them(
-    paths: records.RunPaths, lines: list[str], expected: str
+    paths: records.RunPaths, lines: list[str], expected: str | None
 ) -> None:
     path = paths.power_samples(NODE)
-    path.write_text("\n".join(["driver_time_us,gpu,power_mw", *lines, ""]), encoding="utf-8")
-    assert reason(paths) == f"{path}, {expected}"
-    # A torn last line is no damage.
-    path.write_text("driver_time_us,gpu,power_mw\n99000000,0,1\n99", encoding="utf-8")
-    assert invalid_reason(paths, CELL) is None
+    end = "" if expected is None else "\n"
+    path.write_text("\n".join(["driver_time_us,gpu,power_mw", *lines]) + end, encoding="utf-8")
+    if expected is None:
+        assert invalid_reason(paths, CELL) is None
+    else:
+        assert reason(paths).startswith(f"{path}, {expected}")
 
 
 def test_damage_of_the_hosts_samples_is_found(paths: records.RunPaths) -> None:
@@ -716,24 +691,6 @@ def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPat
 
 
 # ------------------------------------------------------------------------------ clocks of ranks
-
-
-def test_clocks_that_differ_by_less_than_a_step_pass(paths):
-    write_steps(paths, 1, offset_s=0.9)
-    assert invalid_reason(paths, CELL) is None
-
-
-def test_a_step_that_ended_before_another_rank_began_it_is_refused(paths):
-    """Steps take 1 s; by a clock that is 1.3 s ahead, rank 1 begins each 0.3 s after its end."""
-    write_steps(paths, 1, offset_s=1.3)
-    assert "step 1 0.300 s before rank 1" in reason(paths)
-    assert "chronyc" in reason(paths)
-
-
-def test_a_clock_that_goes_wrong_in_the_middle_is_seen_in_that_step(paths):
-    text = paths.rank_steps(1).read_text()
-    paths.rank_steps(1).write_text(text.replace("102.0,,103.0", "103.01,,104.01"))
-    assert "step 3 0.010 s before rank 1" in reason(paths)
 
 
 def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
@@ -766,21 +723,20 @@ def signed(paths) -> records.RunPaths:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("of_rank", "changes", "said"),
     [
-        ({"job_id": "40"}, "sampled in job 40, but rank 0 trained in job 41. Run the cell again."),
-        ({"boot_id": "bb"}, "boot id bb, but rank 0 trained in start of the machine, boot id aa."),
-        ({"node": "node02"}, "is of node 'node02'."),
+        (False, {"job_id": "40"}, ("job 40", "rank 0 ", "job 41")),
+        (False, {"boot_id": "bb"}, ("boot id bb", "rank 0 ", "boot id aa")),
+        (False, {"node": "node02"}, ("node 'node02'",)),
+        (True, {"job_id": "40"}, ("rank 1 ", "job 40")),
     ],
 )
-def test_telemetry_of_another_run_is_refused(signed, changes, said):
-    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, **changes)
-    assert said in reason(signed)
-
-
-def test_a_rank_of_another_run_is_refused(signed):
-    rewrite(signed.rank(1), records.RankRecord, job_id="40")
-    assert "rank 1 trained in job 40" in reason(signed)
+def test_telemetry_or_a_rank_of_another_run_is_refused(signed, of_rank, changes, said):
+    if of_rank:
+        rewrite(signed.rank(1), records.RankRecord, **changes)
+    else:
+        rewrite(signed.telemetry_start(NODE), records.TelemetryStart, **changes)
+    assert [part for part in said if part not in reason(signed)] == []
 
 
 def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):
@@ -816,7 +772,7 @@ def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
     ahead(paths, "node02", 1.3, error_s=0.001)
     assert invalid_reason(paths, cell) is None
     ahead(paths, "node02", 0.0, error_s=0.001)
-    assert "step 1 0.300 s before rank 1 on node02" in reason(paths, cell)
+    assert "step 1 0.300 s before" in reason(paths, cell)
     # Corrected, half a millisecond is left, which the job could not tell; or three.
     ahead(paths, "node02", 0.2995, error_s=0.001)
     assert invalid_reason(paths, cell) is None
@@ -832,8 +788,7 @@ def test_a_clock_whose_comparison_was_lost_is_named(tmp_path: Path) -> None:
     for rank in range(2):
         rewrite(paths.rank(rank), records.RankRecord, precisions=found)
     ahead(paths, NODE, 0.0)
-    said = "clock-node02.json is missing, which compares the clock of node node02 with that of rank"
-    assert said in reason(paths, cell)
+    assert paths.clock("node02").name in reason(paths, cell)
     ahead(paths, "node02", 0.0)
     assert invalid_reason(paths, cell) is None
 

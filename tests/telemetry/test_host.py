@@ -135,7 +135,9 @@ def test_an_interface_that_is_gone_makes_the_sums_unknown(root: Path) -> None:
     write(root / "proc/net/dev", "".join(NETWORK.splitlines(keepends=True)[:4]))
     values = host.read()
     assert (values["network_received_bytes"], values["network_sent_bytes"]) == (None, None)
-    assert host.errors == {"network_received_bytes: eno2 is gone": 1}
+    ((said, count),) = host.errors.items()
+    assert "eno2" in said
+    assert count == 1
 
 
 def test_a_container_with_virtual_interfaces_only_counts_those(root: Path) -> None:
@@ -203,7 +205,9 @@ def test_a_cpu_sensor_without_a_reading_is_counted(root: Path) -> None:
     host = Host(root)
     write(device / "temp1_input", "0\n")
     assert "cpu_temperature_c" not in host.read()
-    assert host.errors == {"cpu_temperature_c: the sensor says 0.0 °C": 1}
+    ((said, count),) = host.errors.items()
+    assert said.startswith("cpu_temperature_c: ")
+    assert count == 1
 
 
 def test_cpu_energy_is_that_of_the_packages_since_the_beginning(root: Path) -> None:

@@ -152,8 +152,8 @@ def test_files_that_may_not_grow_end_it_with_a_message(tmp_path: Path) -> None:
         timeout=120,
     )
     assert process.returncode == 1
-    assert process.stderr.startswith(f"telemetry on {NODE}: cannot write {tmp_path}")
-    assert "free space or quota" in process.stderr
+    assert str(tmp_path) in process.stderr
+    assert "quota" in process.stderr
     assert process.stderr.count("\n") == 1
     assert len(read_rows(paths.gpu_samples(NODE))) > 20
 

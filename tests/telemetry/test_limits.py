@@ -67,12 +67,10 @@ class Machine:
         )
         return [sys.executable, "-c", code, *arguments]
 
-    def start(
-        self, module: str, *arguments: str, above: tuple[str, ...] = ()
-    ) -> subprocess.Popen[str]:
+    def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         self._started.append(
             subprocess.Popen(
-                [*above, *self.command(module, *arguments)],
+                self.command(module, *arguments),
                 cwd=REPOSITORY,
                 env=self.environment,
                 stdin=subprocess.PIPE,
@@ -203,27 +201,6 @@ def test_a_signal_gives_them_back(machine: Machine, number: signal.Signals) -> N
     assert machine.journals == []
 
 
-def test_the_end_of_its_launcher_gives_them_back(machine: Machine) -> None:
-    records.write_json(machine.paths.cell, limited())
-    code = "import subprocess, sys; subprocess.Popen(sys.argv[1:]); input()"
-    above = (sys.executable, "-c", code)
-    launcher = machine.start("limits", "hold", str(machine.paths.cell), above=above)
-    wait_for(machine.paths.limits_ready(NODE), launcher)
-    launcher.kill()
-    until(lambda: machine.in_force == AS_BEFORE and not machine.journals)
-    assert machine.record.restored_early
-
-
-def test_its_guard_gives_them_back_where_it_is_killed(machine: Machine) -> None:
-    process = machine.held(limited(clock_limits_mhz=(1200, 1300)))
-    process.kill()
-    until(lambda: not machine.journals)
-    assert machine.in_force == {**AS_BEFORE, "locked.0": 0, "locked.1": 0}
-    record = machine.record
-    assert record.restored_early
-    assert [each.power_limit_during_w for each in record.gpus] == [500.0, 600.0]
-
-
 def test_killed_between_two_gpus_both_have_what_they_had(machine: Machine) -> None:
     hang = Path(f"{machine.script.path}.hang")
     hang.write_text("limit.0 500000\n", encoding="utf-8")
@@ -257,18 +234,6 @@ def killed(machine: Machine) -> None:
     until(lambda: not guard.is_running() or guard.status() == psutil.STATUS_ZOMBIE)
     assert machine.in_force == {"limit.0": 500_000, "limit.1": 600_000}
     assert machine.record.restored_unix_s is None
-
-
-def test_the_end_of_the_script_gives_back_what_killed_processes_left(machine: Machine) -> None:
-    killed(machine)
-    machine.paths.telemetry.mkdir()
-    machine.paths.telemetry_stop.touch()
-    process = machine.start("limits", "give-back", str(machine.paths.cell))
-    assert process.wait(TIMEOUT_S) == 0
-    assert machine.in_force == AS_BEFORE
-    assert machine.record.restored_unix_s is not None
-    assert not machine.record.restored_early
-    assert machine.journals == []
 
 
 def test_the_next_job_gives_back_what_a_killed_one_left(machine: Machine) -> None:
@@ -357,33 +322,22 @@ def test_without_permission_nothing_is_changed(machine: Machine, gpu: int) -> No
 @pytest.mark.parametrize(
     ("limits", "said", "expected"),
     [
-        (
-            ((199, 600),),
-            {},
-            "takes power limits from 200 to 700 W, and power_limits_w asks for 199",
-        ),
-        (
-            ((500, 701),),
-            {},
-            "takes power limits from 200 to 700 W, and power_limits_w asks for 701",
-        ),
-        (
-            ((), (1200, 1981)),
-            {},
-            "has SM clocks up to 1980 MHz, and clock_limits_mhz asks for 1981",
-        ),
-        (((500, 600),), {"mig": "1"}, "is divided by MIG"),
-        (((500, 600),), {"count": "1"}, "sees 1 of the 2 GPUs that are to be limited"),
+        (((199, 600),), {}, ("200 to 700 W", "power_limits_w", " 199")),
+        (((500, 701),), {}, ("200 to 700 W", "power_limits_w", " 701")),
+        (((), (1200, 1981)), {}, ("1980 MHz", "clock_limits_mhz", " 1981")),
+        (((500, 600),), {"mig": "1"}, (" MIG",)),
+        (((500, 600),), {"count": "1"}, ("1 of the 2 GPUs",)),
     ],
 )
 def test_what_a_gpu_cannot_have_is_refused(
     machine: Machine,
     limits: tuple[tuple[int, ...], ...],
     said: dict[str, str],
-    expected: str,
+    expected: tuple[str, ...],
 ) -> None:
     machine.script.say(**said)
-    assert expected in refusal(machine, machine.hold(limited(*limits)))
+    message = refusal(machine, machine.hold(limited(*limits)))
+    assert [part for part in expected if part not in message] == []
     assert set(machine.in_force.items()) <= set(AS_BEFORE.items())
     assert machine.journals == []
 
@@ -395,12 +349,11 @@ def test_what_could_not_be_given_back_is_said_and_tried_again(machine: Machine) 
     machine.paths.telemetry_stop.touch()
     _, message = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
-    said = (
-        "GPU 1 (NVIDIA H200, GPU-bbbb-1) was not given back its power limit of 700 W: GPU is lost"
-    )
-    assert said in message
     record = machine.record
-    assert record.problems == (said,)
+    (said,) = record.problems
+    assert said in message
+    for part in ("GPU 1 ", "GPU-bbbb-1", "700 W: GPU is lost"):
+        assert part in said
     assert [each.is_restored for each in record.gpus] == [True, False]
     assert record.restored_unix_s is None
     assert machine.in_force["limit.0"] == 700_000

@@ -126,8 +126,10 @@ def test_a_failure_in_mid_run_is_an_empty_field_and_counted(node: Node) -> None:
     assert {row["temperature_c"] for row in node.rows} == {"", "35"}
     errors = dict(node.ended.errors)
     unread = [row["temperature_c"] for row in node.rows].count("")
-    assert errors.pop("temperature_c: the driver returned 0") == unread >= 5
-    assert errors == {"power_w: GPU is lost": lost}
+    assert errors.pop("power_w: GPU is lost") == lost
+    ((said, count),) = errors.items()
+    assert said.startswith("temperature_c: ")
+    assert count == unread >= 5
 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-bbbb", "1,-1,0"])
@@ -191,14 +193,14 @@ def test_auto_takes_the_gpus_where_there_are_enough(node: Node) -> None:
 
 def test_auto_never_simulates_gpus_that_are_there(tmp_path: Path, monkeypatch) -> None:
     def broken() -> None:
-        raise TelemetryError("NVML did not start: Driver/library version mismatch")
+        raise TelemetryError("version mismatch")
 
     monkeypatch.setattr(choice, "NvidiaSource", broken)
     monkeypatch.setattr(choice, "_DEVICES_IN", tmp_path)
     with closing(choice.open_source(make_cell(source="auto"), NODE)) as source:
         assert source.name == "simulated"
     (tmp_path / "nvidia0").touch()
-    with pytest.raises(TelemetryError, match="Driver/library version mismatch"):
+    with pytest.raises(TelemetryError, match="version mismatch"):
         choice.open_source(make_cell(source="auto"), NODE)
 
 
@@ -273,9 +275,9 @@ def test_between_readings_15_s_apart_they_are_not(played: Played) -> None:
     ("uuid", "changes", "reason"),
     [
         (None, {}, "has no NVIDIA GPU"),
-        ("GPU-cccc-2", {}, "NVML does not open GPU-cccc-2: Not Found"),
-        ("GPU-bbbb-1", {"field_138": None}, "were not read: Not Supported"),
-        ("GPU-bbbb-1", {"gpu_error_1": "15"}, "were not read: GPU is lost"),
+        ("GPU-cccc-2", {}, "GPU-cccc-2: Not Found"),
+        ("GPU-bbbb-1", {"field_138": None}, "Not Supported"),
+        ("GPU-bbbb-1", {"gpu_error_1": "15"}, "GPU is lost"),
     ],
 )
 def test_why_there_are_no_counters_is_said_at_once(

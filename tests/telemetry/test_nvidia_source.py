@@ -23,6 +23,8 @@ from workflow_lib.telemetry.source import (
 
 #: nvmlEventType
 ECC_CORRECTED, ECC_UNCORRECTED, PSTATE, XID = 1, 2, 4, 8
+#: where a reading fails of one GPU alone, and what NVML says of a GPU that fell off the bus
+ONLY_1, LOST = "on GPU 1 only", "GPU is lost"
 EIGHT = {"count": "8", "power": "300000", **{f"uuid_{gpu}": f"GPU-{gpu}" for gpu in range(8)}}
 
 
@@ -83,7 +85,7 @@ def test_links_are_not_taken_for_link_0_alone(played: Played) -> None:
 
 def test_a_reading_that_only_one_gpu_lacks_names_it(played: Played) -> None:
     with played.source(energy_error_1="3") as source:
-        assert lacking(source) == {"energy_j": "on GPU 1 only: Not Supported"}
+        assert lacking(source) == {"energy_j": f"{ONLY_1}: Not Supported"}
         assert source.energy_in_steps == (0,)
         assert source.read_energy(0) == 123456.789
         assert source.read_counters(0, 0.0, everything=True)["energy_j"] == 123456.789
@@ -148,28 +150,23 @@ def test_a_value_that_no_gpu_has_is_null_and_counted(
         assert source.errors == {f"{column}: the driver returned {said}": 1}
 
 
+def answering(*first: UnreadableError | None) -> PolledSource:
+    """A source whose only GPU has these temperatures, and then 35 °C."""
+    answers = itertools.chain(first, itertools.repeat(35))
+    poll = Poll(("temperature_c",), lambda: (next(answers),))
+    return PolledSource("any", [{"name": "GPU", "reports_power": False}], [[poll]], failures=())
+
+
 @pytest.mark.parametrize(("faults", "missing"), [(1, False), (2, True)])
 def test_a_passing_fault_at_the_start_costs_no_column(faults: int, missing: bool) -> None:
-    answers = itertools.chain([UnreadableError("busy")] * faults, itertools.repeat(35))
-    source = PolledSource(
-        "any",
-        [{"name": "GPU", "reports_power": False}],
-        [[Poll(("temperature_c",), lambda: (next(answers),))]],
-        failures=(),
-    )
+    source = answering(*[UnreadableError("busy")] * faults)
     assert source.missing.get("temperature_c") == ("busy" if missing else None)
     assert source.read(0, 0.0) == ({} if missing else {"temperature_c": 35})
     assert source.errors == {}
 
 
 def test_a_reading_that_has_nothing_yet_is_neither_missing_nor_an_error() -> None:
-    answers = itertools.chain([None, None], itertools.repeat(35))
-    source = PolledSource(
-        "any",
-        [{"name": "GPU", "reports_power": False}],
-        [[Poll(("temperature_c",), lambda: (next(answers),))]],
-        failures=(),
-    )
+    source = answering(None, None)
     assert "temperature_c" not in source.missing
     assert [source.read(0, 0.0), source.read(0, 0.1)] == [{}, {"temperature_c": 35}]
     assert source.errors == {}
@@ -177,7 +174,8 @@ def test_a_reading_that_has_nothing_yet_is_neither_missing_nor_an_error() -> Non
 
 def test_an_unknown_type_of_value_is_not_guessed(played: Played) -> None:
     with played.source(field_82_type="7") as source:
-        assert lacking(source) == {"memory_temperature_c": "unknown NVML value type 7"}
+        assert lacking(source).keys() == {"memory_temperature_c"}
+        assert source.missing["memory_temperature_c"].endswith("type 7")
 
 
 # --- where the slowdown counters are ------------------------------------------------------------
@@ -211,8 +209,9 @@ def test_a_driver_without_slowdown_counters_has_the_power_cap_alone(played: Play
         assert read["throttle_power_cap_s"] == 5.0
         assert lacking(source) == dict.fromkeys(
             ["throttle_sw_thermal_s", "throttle_hw_thermal_s", "throttle_power_brake_s"],
-            "driver 550.90 has no cumulative slowdown counters",
+            source.missing["throttle_hw_thermal_s"],
         )
+        assert "550.90" in source.missing["throttle_hw_thermal_s"]
         assert not read.keys() & source.missing.keys()
 
 
@@ -342,7 +341,7 @@ def test_samples_that_only_one_gpu_lacks_are_collected_from_the_other(played: Pl
     played.set_time(100)
     with played.source(samples_error_1="3") as source:
         assert lacking(source) == {}
-        assert source.errors == {"power_mw: on GPU 1 only: Not Supported": 1}
+        assert source.errors == {f"power_mw: {ONLY_1}: Not Supported": 1}
         assert (len(source.power_samples(0)), source.power_samples(1)) == (119, [])
 
 
@@ -361,7 +360,8 @@ def test_a_sample_that_no_gpu_draws_is_left_out_and_counted(played: Played) -> N
     with played.source(power_0="square 100000 4000000000 0.08") as source:
         played.set_time(0.8)
         assert {power_mw for _, power_mw in source.power_samples(0)} == {100_000}
-        assert source.errors == {"power_mw: the driver returned what no GPU draws": 20}
+        ((said, count),) = source.errors.items()
+        assert (said.partition(":")[0], count) == ("power_mw", 20)
 
 
 def test_samples_that_fail_in_mid_run_are_counted(played: Played) -> None:
@@ -424,14 +424,15 @@ def test_a_burst_of_events_is_told_in_parts(played: Played) -> None:
         ({"register_error": "4"}, "Insufficient Permissions"),
         ({"events_set_error": "4"}, "Insufficient Permissions"),
         ({"events_types": None}, "Not Supported"),
-        ({"events_types": "4"}, "the GPU reports neither Xid nor memory errors"),
+        ({"events_types": "4"}, "Xid"),
     ],
 )
 def test_events_that_nobody_tells_are_missing(
     played: Played, changes: dict[str, str | None], reason: str
 ) -> None:
     with played.source(f"0 {XID} 79 0", **changes) as source:
-        assert lacking(source) == {"event": reason}
+        assert lacking(source).keys() == {"event"}
+        assert reason in source.missing["event"]
         assert source.events() == []
 
 
@@ -439,7 +440,7 @@ def test_events_that_only_one_gpu_withholds_are_told_of_the_other(played: Played
     told = (f"0 {XID} 79 0", f"1 {XID} 79 0")
     with played.source(*told, register_error_1="4") as source:
         assert lacking(source) == {}
-        assert source.errors == {"event: on GPU 1 only: Insufficient Permissions": 1}
+        assert source.errors == {f"event: {ONLY_1}: Insufficient Permissions": 1}
         assert source.events() == [(0, "xid", 79)]
 
 
@@ -447,7 +448,7 @@ def test_events_that_fail_in_mid_run_are_counted(played: Played) -> None:
     with played.source(wait_error="15 1 2") as source:
         played.set_time(1)
         assert source.events() == []
-        assert source.errors == {"event: GPU is lost": 1}
+        assert source.errors == {f"event: {LOST}": 1}
 
 
 def test_a_gpu_that_falls_off_the_bus_is_one_event_and_nulls(played: Played) -> None:
@@ -467,5 +468,5 @@ def test_a_gpu_that_falls_off_the_bus_is_one_event_and_nulls(played: Played) -> 
                 assert (len(samples[0]), samples[1]) == (50, [])
                 assert events == ([(1, "lost", None)] if at == 3 else [])
                 assert set(counters[1].values()) <= {None}
-        assert source.errors["power_w: GPU is lost"] == 2
-        assert source.errors["power_mw: GPU is lost"] == 2
+        assert source.errors[f"power_w: {LOST}"] == 2
+        assert source.errors[f"power_mw: {LOST}"] == 2
