@@ -184,12 +184,12 @@ def test_a_run_that_a_process_waits_for_is_left_to_it(rendered, sbatch, tmp_path
 
 @pytest.mark.parametrize(
     ("words", "stay_announced"),
-    [("Invalid job array specification", False), ("Socket timed out on send/recv", True)],
+    [("Invalid job array specification", False), ("Socket timed out on send/recv operation", True)],
 )
 def test_only_where_nobody_knows_whether_slurm_took_them_do_runs_stay_announced(
     rendered, sbatch, tmp_path, words, stay_announced
 ):
-    sbatch.does(f"echo 'sbatch: error: {words} operation' >&2; exit 1")
+    sbatch.does(f"echo 'sbatch: error: {words}' >&2; exit 1")
     some = [rendered(1), rendered(2)]
     with pytest.raises(SubmissionError, match=words):
         submit(some, tmp_path)

@@ -146,6 +146,7 @@ def test_a_killed_setter_ends_the_run_as_its_limits_are_gone(limited):
     found = judged(job)
     assert found.outcome is Outcome.ERROR
     assert "GPUs of node1" in found.cause
+    assert record(job.paths).restored_early
 
 
 def test_the_script_gives_back_what_killed_processes_left(limited):

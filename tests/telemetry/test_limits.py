@@ -201,6 +201,16 @@ def test_a_signal_gives_them_back(machine: Machine, number: signal.Signals) -> N
     assert machine.journals == []
 
 
+def test_its_guard_gives_them_back_where_it_is_killed(machine: Machine) -> None:
+    process = machine.held(limited(clock_limits_mhz=(1200, 1300)))
+    process.kill()
+    until(lambda: not machine.journals)
+    assert machine.in_force == {**AS_BEFORE, "locked.0": 0, "locked.1": 0}
+    record = machine.record
+    assert record.restored_early
+    assert [each.power_limit_during_w for each in record.gpus] == [500.0, 600.0]
+
+
 def test_killed_between_two_gpus_both_have_what_they_had(machine: Machine) -> None:
     hang = Path(f"{machine.script.path}.hang")
     hang.write_text("limit.0 500000\n", encoding="utf-8")
