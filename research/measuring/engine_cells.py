@@ -55,13 +55,13 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         ({"dp": gpus}, {"zero_stage": 3, **best, "compile": False}),
         ({"dp": gpus}, {"zero_stage": 2, "overlap": gpus > 1, "recomputation": "none"}),
     ]
+    twins = {"gpt3-175b": dense, "llama3-70b": dense} | dict.fromkeys(
+        ("mixtral-8x7b", "mixtral-8x22b"), experts
+    )
     sets: dict[str, list[tuple[str, int, dict[str, Any], dict[str, Any]]]] = {
         "llama3-8b": [("llama3-8b", 0, *one) for one in whole],
         "llama3-8b-8l": [("llama3-8b", 8, *one) for one in whole],
-        "gpt3-175b": [("gpt3-175b", 8, *one) for one in dense],
-        "llama3-70b": [("llama3-70b", 8, *one) for one in dense],
-        "mixtral-8x7b": [("mixtral-8x7b", 8, *one) for one in experts],
-        "mixtral-8x22b": [("mixtral-8x22b", 8, *one) for one in experts],
+        **{name: [(name, 8, *one) for one in of_kind] for name, of_kind in twins.items()},
     }
     pairs = [
         ({"dp": gpus}, {"zero_stage": 3, "backend": "torch"}),
@@ -113,13 +113,8 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
     ]
     sets["exposed"] = [
         (name, 8, degrees, {**options, "backend": "torch", "overlap": overlap})
-        for name, of_kind in (
-            ("gpt3-175b", dense),
-            ("llama3-70b", dense),
-            ("mixtral-8x7b", experts),
-            ("mixtral-8x22b", experts),
-        )
-        for degrees, options in of_kind
+        for name in twins
+        for *_, degrees, options in sets[name]
         if "backend" not in options
         for overlap in (False, True)
     ]
@@ -153,11 +148,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
                 {**full, "compile": False, "zero_stage": 3, "overlap": True},
             ),
         ]
-    sets["twins"] = [
-        one
-        for name in ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "mixtral-8x22b")
-        for one in sets[name]
-    ]
+    sets["twins"] = [one for name in twins for one in sets[name]]
     return sets
 
 

@@ -124,12 +124,7 @@ def _made(layouts: Side, overlap: Side) -> str:
     before = {(run["cell"], run["run"]) for run in layouts.runs}
     more = [run for run in overlap.runs if (run["cell"], run["run"]) not in before]
     cell = layouts.cells[0]
-    environment = {
-        key: ", ".join(value for value, _ in values)
-        for side in (layouts, overlap)
-        if side.environment
-        for key, values, _ in side.environment["rows"]
-    }
+    environment = parts.environment_of(layouts.environment, overlap.environment)
     return (
         f"{parts.runs_in_words(layouts.runs)} are of `{LAYOUTS}`, submitted in random order in "
         f"blocks of one run of each cell. `{OVERLAP}` needs {parts.runs_in_words(more)} besides "

@@ -1,5 +1,4 @@
-"""The page of how far hosts of one kind differ; ``python -m research.pages.hosts REBUILT`` prints
-it.
+"""The page of how far hosts of one kind differ.
 
 It computes what :mod:`workflow_lib.intervals.hosts` holds, and raises an error where they differ.
 """
@@ -7,7 +6,6 @@ It computes what :mod:`workflow_lib.intervals.hosts` holds, and raises an error 
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -198,7 +196,3 @@ def _pooled(name: str, of: Spread, factor: float, unit: str) -> tuple[str, ...]:
     )
     ends = f"{low} to {high} {unit}"
     return (name, f"{sd} {unit}", ends, str(of.degrees), f"±{two} {unit}")
-
-
-if __name__ == "__main__":
-    print(files(Path(sys.argv[1]))[PAGE])
