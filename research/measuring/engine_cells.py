@@ -24,20 +24,15 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
     Degrees may have ``stage_layers`` "auto", as a sweep's may.
     """
     half = max(1, gpus // 2)
-    layouts = {
-        "tensor": {"tp": gpus},
-        "tensor and pipeline": {"tp": half, "pp": 2},
-        "pipeline": {"pp": gpus},
-        "sharded": {"dp": gpus},
-    }
+    tensor, pipeline, sharded = {"tp": gpus}, {"pp": gpus}, {"dp": gpus}
     dense = [
-        (layouts["tensor"], {"recomputation": "full"}),
-        (layouts["tensor"], {"recomputation": "none", "backend": "torch", "overlap": True}),
-        (layouts["tensor and pipeline"], {"recomputation": "full"}),
-        (layouts["pipeline"], {"recomputation": "full"}),
-        (layouts["pipeline"], {"recomputation": "full", "backend": "torch", "overlap": True}),
-        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3}),
-        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3, "backend": "torch"}),
+        (tensor, {"recomputation": "full"}),
+        (tensor, {"recomputation": "none", "backend": "torch", "overlap": True}),
+        ({"tp": half, "pp": 2}, {"recomputation": "full"}),
+        (pipeline, {"recomputation": "full"}),
+        (pipeline, {"recomputation": "full", "backend": "torch", "overlap": True}),
+        (sharded, {"recomputation": "full", "zero_stage": 3}),
+        (sharded, {"recomputation": "full", "zero_stage": 3, "backend": "torch"}),
     ]
     experts = [
         ({"dp": gpus, "ep": gpus}, {"recomputation": "full", "routing": "balanced"}),
@@ -104,12 +99,6 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         )
         for degrees, options in (({"dp": gpus}, {"zero_stage": 3}), ({"pp": gpus}, {}))
         for each in ("bf16", "fp8")
-    ]
-    # About as much as an H200 has, and more.
-    sets["limits"] = [
-        ("llama3-70b", 28, layouts["tensor"], {"recomputation": "full"}),
-        ("llama3-70b", 34, layouts["tensor"], {"recomputation": "full"}),
-        ("llama3-8b", 0, layouts["sharded"], {"backend": "torch", "micro_batch_size": 2}),
     ]
     sets["exposed"] = [
         (name, 8, degrees, {**options, "backend": "torch", "overlap": overlap})

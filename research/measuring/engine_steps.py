@@ -153,18 +153,11 @@ def _measured(cell: Cell, device: Any, step: Callable[[], float], before: int) -
     step_s, loss = measure(step, cell.training)
     # Of a peer's pipeline only the last stage knows the loss; what others say is less.
     highest = torch.tensor(
-        [torch.cuda.max_memory_allocated() - before, loss],
-        dtype=torch.float64,
-        device=device.torch,
+        [torch.cuda.max_memory_allocated() - before, loss], dtype=torch.float64, device=device.torch
     )
     dist.all_reduce(highest, op=dist.ReduceOp.MAX)
     peak, loss = highest.tolist()
-    return {
-        **rates(cell, step_s),
-        "loss": loss,
-        "start_up_s": start_up_s,
-        "peak_gb": peak / 1e9,
-    }
+    return {**rates(cell, step_s), "loss": loss, "start_up_s": start_up_s, "peak_gb": peak / 1e9}
 
 
 def rates(cell: Cell, step_s: float) -> dict[str, float]:

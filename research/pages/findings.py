@@ -104,11 +104,7 @@ def page(rebuilt: Path) -> str:
         parts.words(overlap, of_overlap),
         "## What is missing",
         "\n".join(
-            [
-                *parts.failed_runs(layouts),
-                *parts.failed_runs(overlap),
-                *_unmeasured(rebuilt),
-            ]
+            [*parts.failed_runs(layouts), *parts.failed_runs(overlap), *_unmeasured(rebuilt)]
         ),
         "## Make this page again",
         "`make evidence` checks the raw files in [the archives](../../evidence/README.md) against "
