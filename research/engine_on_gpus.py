@@ -2,8 +2,8 @@ r"""How fast the engine trains on this machine's GPUs, and how much memory it ta
 
 Trains sets of cells on all GPUs, each for a few steps, and prints a line a cell: tokens/s/GPU, MFU
 by the three conventions, and the peak memory of the fullest GPU beside the planner's estimate of
-it. The sets are whole models (llama3-8b), full-width models with few layers (the twins of the
-study's), and cells on both sides of a GPU's memory. Needs torch and what envs/training.txt lists:
+it. The sets are whole models (llama3-8b) and full-width models with few layers (the twins of the
+study's). Needs torch and what envs/training.txt lists:
 
     python3 research/engine_on_gpus.py --platform h200 --sets llama3-8b twins
     python3 research/engine_on_gpus.py --sets peers --peer torchtitan
@@ -55,13 +55,7 @@ import torch
 
 from benchmarks.measuring.pairs import NEW_TOKENS, OURS, in_rounds, ratio_in_words
 from research.measuring.engine_cells import CONFIG, make_cells, option_sets
-from research.measuring.engine_steps import (
-    PEERS,
-    SPEEDS,
-    other_size,
-    train,
-    train_by_peer,
-)
+from research.measuring.engine_steps import PEERS, SPEEDS, other_size, train, train_by_peer
 from workflow_lib import memory
 from workflow_lib.records import Cell
 

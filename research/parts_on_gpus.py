@@ -113,19 +113,16 @@ def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, str, list[float]
 def main() -> int:
     """Launch a process a GPU and wait for them; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gpus", type=int, help="how many (default: all; on the CPU 2 ranks)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--gpus", type=int, help="how many (default: all; on the CPU 2 ranks)")
+    add(
         "--device", choices=("cuda", "cpu"), default="cuda", help="cpu tells no GPU's times (tests)"
     )
-    parser.add_argument(
-        "--messages", nargs="+", type=int, default=MESSAGES_BYTES, help="sizes in bytes"
-    )
-    parser.add_argument(
-        "--weights", nargs="+", type=int, default=WEIGHTS, help="numbers of weights a rank"
-    )
-    parser.add_argument("--repeats", type=int, default=20, help="timed (default: 20)")
-    parser.add_argument("--warmups", type=int, default=5, help="before them (default: 5)")
-    parser.add_argument("--output", type=Path, help="append each result to this file as JSON")
+    add("--messages", nargs="+", type=int, default=MESSAGES_BYTES, help="sizes in bytes")
+    add("--weights", nargs="+", type=int, default=WEIGHTS, help="numbers of weights a rank")
+    add("--repeats", type=int, default=20, help="timed (default: 20)")
+    add("--warmups", type=int, default=5, help="before them (default: 5)")
+    add("--output", type=Path, help="append each result to this file as JSON")
     options = parser.parse_args()
     if "RANK" in os.environ:
         on_every_rank(options)

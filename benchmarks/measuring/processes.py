@@ -10,11 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from benchmarks.measuring.pairs import percentile
@@ -180,22 +179,6 @@ class SamplerProcess(Watched):
             "read_cost_p50_us": 1e6 * percentile([float(r["read_cost_s"]) for r in rows], 0.5),
             "read_cost_p99_us": 1e6 * percentile([float(r["read_cost_s"]) for r in rows], 0.99),
         }
-
-
-def series(
-    rows: Sequence[Mapping[str, str]],
-    gpu: int,
-    time_column: str,
-    column: str,
-    time_unit_s: float,
-    unit: float,
-) -> tuple[Any, Any]:
-    """Times in seconds and the values of a column of one GPU; without empty fields."""
-    kept = [row for row in rows if row["gpu"] == str(gpu) and row[column]]
-    return (
-        np.array([time_unit_s * float(row[time_column]) for row in kept]),
-        np.array([unit * float(row[column]) for row in kept]),
-    )
 
 
 class ZeusProcess(Watched):

@@ -24,20 +24,15 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
     Degrees may have ``stage_layers`` "auto", as a sweep's may.
     """
     half = max(1, gpus // 2)
-    layouts = {
-        "tensor": {"tp": gpus},
-        "tensor and pipeline": {"tp": half, "pp": 2},
-        "pipeline": {"pp": gpus},
-        "sharded": {"dp": gpus},
-    }
+    tensor, pipeline, sharded = {"tp": gpus}, {"pp": gpus}, {"dp": gpus}
     dense = [
-        (layouts["tensor"], {"recomputation": "full"}),
-        (layouts["tensor"], {"recomputation": "none", "backend": "torch", "overlap": True}),
-        (layouts["tensor and pipeline"], {"recomputation": "full"}),
-        (layouts["pipeline"], {"recomputation": "full"}),
-        (layouts["pipeline"], {"recomputation": "full", "backend": "torch", "overlap": True}),
-        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3}),
-        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3, "backend": "torch"}),
+        (tensor, {"recomputation": "full"}),
+        (tensor, {"recomputation": "none", "backend": "torch", "overlap": True}),
+        ({"tp": half, "pp": 2}, {"recomputation": "full"}),
+        (pipeline, {"recomputation": "full"}),
+        (pipeline, {"recomputation": "full", "backend": "torch", "overlap": True}),
+        (sharded, {"recomputation": "full", "zero_stage": 3}),
+        (sharded, {"recomputation": "full", "zero_stage": 3, "backend": "torch"}),
     ]
     experts = [
         ({"dp": gpus, "ep": gpus}, {"recomputation": "full", "routing": "balanced"}),
@@ -55,13 +50,13 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         ({"dp": gpus}, {"zero_stage": 3, **best, "compile": False}),
         ({"dp": gpus}, {"zero_stage": 2, "overlap": gpus > 1, "recomputation": "none"}),
     ]
+    twins = {"gpt3-175b": dense, "llama3-70b": dense} | dict.fromkeys(
+        ("mixtral-8x7b", "mixtral-8x22b"), experts
+    )
     sets: dict[str, list[tuple[str, int, dict[str, Any], dict[str, Any]]]] = {
         "llama3-8b": [("llama3-8b", 0, *one) for one in whole],
         "llama3-8b-8l": [("llama3-8b", 8, *one) for one in whole],
-        "gpt3-175b": [("gpt3-175b", 8, *one) for one in dense],
-        "llama3-70b": [("llama3-70b", 8, *one) for one in dense],
-        "mixtral-8x7b": [("mixtral-8x7b", 8, *one) for one in experts],
-        "mixtral-8x22b": [("mixtral-8x22b", 8, *one) for one in experts],
+        **{name: [(name, 8, *one) for one in of_kind] for name, of_kind in twins.items()},
     }
     pairs = [
         ({"dp": gpus}, {"zero_stage": 3, "backend": "torch"}),
@@ -105,21 +100,10 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         for degrees, options in (({"dp": gpus}, {"zero_stage": 3}), ({"pp": gpus}, {}))
         for each in ("bf16", "fp8")
     ]
-    # About as much as an H200 has, and more.
-    sets["limits"] = [
-        ("llama3-70b", 28, layouts["tensor"], {"recomputation": "full"}),
-        ("llama3-70b", 34, layouts["tensor"], {"recomputation": "full"}),
-        ("llama3-8b", 0, layouts["sharded"], {"backend": "torch", "micro_batch_size": 2}),
-    ]
     sets["exposed"] = [
         (name, 8, degrees, {**options, "backend": "torch", "overlap": overlap})
-        for name, of_kind in (
-            ("gpt3-175b", dense),
-            ("llama3-70b", dense),
-            ("mixtral-8x7b", experts),
-            ("mixtral-8x22b", experts),
-        )
-        for degrees, options in of_kind
+        for name in twins
+        for *_, degrees, options in sets[name]
         if "backend" not in options
         for overlap in (False, True)
     ]
@@ -153,11 +137,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
                 {**full, "compile": False, "zero_stage": 3, "overlap": True},
             ),
         ]
-    sets["twins"] = [
-        one
-        for name in ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "mixtral-8x22b")
-        for one in sets[name]
-    ]
+    sets["twins"] = [one for name in twins for one in sets[name]]
     return sets
 
 

@@ -56,42 +56,28 @@ def traced(step: Callable[[], float]) -> dict[str, Any]:
             spans.setdefault(name or "compute", []).append(
                 (event.time_range.start / 1e6, event.time_range.end / 1e6)
             )
-    computing = merge(spans.pop("compute"))
-    communicating = merge([span for each in spans.values() for span in each])
-    total = sum(end - start for start, end in communicating)
+    computing = spans.pop("compute")
+    of_compute = covered(computing)
+    communicating = [span for each in spans.values() for span in each]
+    total = covered(communicating)
+    alone = covered([*communicating, *computing]) - of_compute
     return {
         "communication_s": total,
-        "overlapped": both(communicating, computing) / total if total else float("nan"),
+        "overlapped": 1 - alone / total if total else float("nan"),
         "exposed": {
-            name: (sum(end - start for start, end in merge(each)) - both(merge(each), computing))
-            / step_s
+            name: (covered([*each, *computing]) - of_compute) / step_s
             for name, each in sorted(spans.items())
         },
     }
 
 
-def both(spans: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
-    """For how long two lists of disjoint, ordered spans run at once."""
-    together, index = 0.0, 0
-    for start, end in spans:
-        while index < len(others) and others[index][1] <= start:
-            index += 1
-        for other_start, other_end in others[index:]:
-            if other_start >= end:
-                break
-            together += min(end, other_end) - max(start, other_start)
-    return together
-
-
-def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The union of spans, as disjoint ones in order."""
-    merged: list[tuple[float, float]] = []
+def covered(spans: list[tuple[float, float]]) -> float:
+    """For how long at least one of the spans runs."""
+    total, until = 0.0, float("-inf")
     for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
@@ -167,18 +153,11 @@ def _measured(cell: Cell, device: Any, step: Callable[[], float], before: int) -
     step_s, loss = measure(step, cell.training)
     # Of a peer's pipeline only the last stage knows the loss; what others say is less.
     highest = torch.tensor(
-        [torch.cuda.max_memory_allocated() - before, loss],
-        dtype=torch.float64,
-        device=device.torch,
+        [torch.cuda.max_memory_allocated() - before, loss], dtype=torch.float64, device=device.torch
     )
     dist.all_reduce(highest, op=dist.ReduceOp.MAX)
     peak, loss = highest.tolist()
-    return {
-        **rates(cell, step_s),
-        "loss": loss,
-        "start_up_s": start_up_s,
-        "peak_gb": peak / 1e9,
-    }
+    return {**rates(cell, step_s), "loss": loss, "start_up_s": start_up_s, "peak_gb": peak / 1e9}
 
 
 def rates(cell: Cell, step_s: float) -> dict[str, float]:

@@ -104,11 +104,7 @@ def page(rebuilt: Path) -> str:
         parts.words(overlap, of_overlap),
         "## What is missing",
         "\n".join(
-            [
-                *parts.failed_runs(layouts),
-                *parts.failed_runs(overlap),
-                *_unmeasured(rebuilt),
-            ]
+            [*parts.failed_runs(layouts), *parts.failed_runs(overlap), *_unmeasured(rebuilt)]
         ),
         "## Make this page again",
         "`make evidence` checks the raw files in [the archives](../../evidence/README.md) against "
@@ -124,12 +120,7 @@ def _made(layouts: Side, overlap: Side) -> str:
     before = {(run["cell"], run["run"]) for run in layouts.runs}
     more = [run for run in overlap.runs if (run["cell"], run["run"]) not in before]
     cell = layouts.cells[0]
-    environment = {
-        key: ", ".join(value for value, _ in values)
-        for side in (layouts, overlap)
-        if side.environment
-        for key, values, _ in side.environment["rows"]
-    }
+    environment = parts.environment_of(layouts.environment, overlap.environment)
     return (
         f"{parts.runs_in_words(layouts.runs)} are of `{LAYOUTS}`, submitted in random order in "
         f"blocks of one run of each cell. `{OVERLAP}` needs {parts.runs_in_words(more)} besides "

@@ -1,5 +1,4 @@
-"""The page of how far hosts of one kind differ; ``python -m research.pages.hosts REBUILT`` prints
-it.
+"""The page of how far hosts of one kind differ.
 
 It computes what :mod:`workflow_lib.intervals.hosts` holds, and raises an error where they differ.
 """
@@ -7,7 +6,6 @@ It computes what :mod:`workflow_lib.intervals.hosts` holds, and raises an error 
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.table_files import read_table
 
 PAGE = findings.DIRECTORY / "hosts.md"
-_TRAINING = pl.col("workload") != "inference"
+_TRAINING, _EMULATED = pl.col("workload") != "inference", pl.col("emulated")
 _DECODE = "decode_tokens_per_s_per_gpu", "decode_tokens_per_j"
 _TRAIN = "tokens_per_s_per_gpu", "tokens_per_j"
 
@@ -44,15 +42,10 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("training", _TRAINING & pl.col("emulated").is_null(), *_TRAIN),
+    _Kind("training", _TRAINING & _EMULATED.is_null(), *_TRAIN),
     _Kind("decoding by CUDA graphs", ~_TRAINING & pl.col("cuda_graphs"), *_DECODE),
     _Kind("decoding without CUDA graphs", ~_TRAINING & ~pl.col("cuda_graphs"), *_DECODE, True),
-    _Kind(
-        "training on emulated nodes",
-        _TRAINING & pl.col("emulated").is_not_null(),
-        *_TRAIN,
-        waits=True,
-    ),
+    _Kind("training on emulated nodes", _TRAINING & ~_EMULATED.is_null(), *_TRAIN, True),
 )
 
 
@@ -198,7 +191,3 @@ def _pooled(name: str, of: Spread, factor: float, unit: str) -> tuple[str, ...]:
     )
     ends = f"{low} to {high} {unit}"
     return (name, f"{sd} {unit}", ends, str(of.degrees), f"±{two} {unit}")
-
-
-if __name__ == "__main__":
-    print(files(Path(sys.argv[1]))[PAGE])

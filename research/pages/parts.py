@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from research.pages.tables import table
 from workflow_lib.comparison.matching import NAMED, Pair
@@ -37,6 +38,16 @@ def names_of(cells: Sequence[Row]) -> dict[str, str]:
     """The label of each cell."""
     names = marked(cells, labels(cells))
     return dict(zip((cell["cell"] for cell in cells), names, strict=True))
+
+
+def environment_of(*tables: Mapping[str, Any] | None) -> dict[str, str]:
+    """What runs recorded of their environment: each key, and its values in words."""
+    return {
+        key: ", ".join(value for value, _ in values)
+        for found in tables
+        if found
+        for key, values, _ in found["rows"]
+    }
 
 
 def code_in_words(environment: Mapping[str, str]) -> str:

@@ -150,10 +150,7 @@ def _made(side: Side, results: Path) -> str:
     """When, with what and on what."""
     if not any(map(completed, side.cells)):
         return f"{counted(len(side.runs), 'run')}, none of which completed."
-    environment = {
-        key: ", ".join(value for value, _ in values)
-        for key, values, _ in environments(side.runs, results)["rows"]
-    }
+    environment = parts.environment_of(environments(side.runs, results))
     told = [
         f"{parts.runs_in_words(side.runs)} of `{side.sweep}`, on {', '.join(side.gpu_names)}: "
         f"{_values(side.cells, 'warmup_steps')} warm-up and "

@@ -26,25 +26,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code, 1 after one message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m research.projection", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_validate(commands)
-    _add_validate_own(commands)
-    _add_calibrate(commands)
+
+    validating = commands.add_parser("validate", help="predict published runs from others")
+    add = validating.add_argument
+    add("rows", type=Path, help="a CSV file of published runs")
+    add("--output", type=Path, required=True, help="directory for what is written")
+    more = "more published runs, which are fitted where the splits allow it and not judged"
+    add("--also-fit", type=Path, metavar="FILE", help=more)
+    validating.set_defaults(run=_validate)
+
+    own = "predict runs of this workflow from those on fewer GPUs"
+    judging = commands.add_parser("validate-own", help=own)
+    runs = "a file that collect wrote; else the evidence's"
+    judging.add_argument("--runs", type=Path, default=SHIPPED, help=runs)
+    add_times(judging)
+    few = "fit runs on at most N GPUs, and judge those on more; else as the split says: fit those "
+    few += "on 1 and 2, judge those on 4"
+    judging.add_argument("--fit-gpus", type=count, metavar="N", help=few)
+    judging.set_defaults(run=_validate_own)
+
+    held = "what intervals of each kind of question hold of groups that were left out"
+    calibrating = commands.add_parser("calibrate", help=held)
+    anew = "predict all shipped rows anew, which takes minutes, and write their distances"
+    calibrating.add_argument("--measure", type=Path, metavar="FILE", help=anew)
+    calibrating.set_defaults(run=_calibrate)
+
     shipping = commands.add_parser("ship", help="write the fit that the projection reads")
     shipping.set_defaults(run=lambda _: ship())
     return run(parser.parse_args(arguments))
-
-
-def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("validate", help="predict published runs from others")
-    parser.add_argument("rows", type=Path, help="a CSV file of published runs")
-    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
-    parser.add_argument(
-        "--also-fit",
-        type=Path,
-        metavar="FILE",
-        help="more published runs, which are fitted where the splits allow it and not judged",
-    )
-    parser.set_defaults(run=_validate)
 
 
 def _validate(chosen: argparse.Namespace) -> None:
@@ -56,41 +65,9 @@ def _validate(chosen: argparse.Namespace) -> None:
     print(f"{validation_text.describe(validation)}\n\n{path}")
 
 
-def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "validate-own", help="predict runs of this workflow from those on fewer GPUs"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
-    )
-    add_times(parser)
-    parser.add_argument(
-        "--fit-gpus",
-        type=count,
-        metavar="N",
-        help="fit runs on at most N GPUs, and judge those on more; else as the split says: fit "
-        "those on 1 and 2, judge those on 4",
-    )
-    parser.set_defaults(run=_validate_own)
-
-
 def _validate_own(chosen: argparse.Namespace) -> None:
     times = part_times.read_parts(chosen.parts)
     print(own_validation.describe(validate_own(read_own(chosen.runs), chosen.fit_gpus, times)))
-
-
-def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "calibrate",
-        help="what intervals of each kind of question hold of groups that were left out",
-    )
-    parser.add_argument(
-        "--measure",
-        type=Path,
-        metavar="FILE",
-        help="predict all shipped rows anew, which takes minutes, and write their distances",
-    )
-    parser.set_defaults(run=_calibrate)
 
 
 def _calibrate(chosen: argparse.Namespace) -> None:

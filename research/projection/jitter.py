@@ -104,7 +104,9 @@ def jitter(steps: pl.DataFrame, runs: pl.DataFrame, gpus: pl.DataFrame) -> Jitte
     Raises RecordError if there are no such runs with enough counted steps.
     """
     found, of_gpus = [], []
-    alone = _alone(runs).join(gpus, on=["cell", "run"]).select("cell", "run", "gpu_uuid")
+    ended = (pl.col("outcome") == "completed") & (pl.col("gpus") == 1) & ~pl.col("simulated")
+    alone = runs.filter(ended & (pl.col("workload") != "inference"))
+    alone = alone.join(gpus, on=["cell", "run"]).select("cell", "run", "gpu_uuid")
     for *key, gpu in alone.iter_rows():
         of_run = (pl.col("cell") == key[0]) & (pl.col("run") == key[1]) & pl.col("counted")
         times = steps.filter(of_run).sort("step")["step_time_s"].to_numpy()
@@ -117,16 +119,6 @@ def jitter(steps: pl.DataFrame, runs: pl.DataFrame, gpus: pl.DataFrame) -> Jitte
             "each other do not show their own jitter"
         )
     return Jitter(tuple(found), tuple(of_gpus))
-
-
-def _alone(runs: pl.DataFrame) -> pl.DataFrame:
-    """Completed training runs on one GPU."""
-    return runs.filter(
-        (pl.col("outcome") == "completed")
-        & (pl.col("gpus") == 1)
-        & (pl.col("workload") != "inference")
-        & ~pl.col("simulated")
-    )
 
 
 def _from_line(times: Array) -> Array:

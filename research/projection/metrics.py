@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import get_args
+
+from scipy.stats import beta, kendalltau
 
 from workflow_lib.memory import Fit
 
@@ -59,46 +60,16 @@ class Coverage:
 def clopper_pearson(held: int, rows: int, level: float = 0.95) -> tuple[float, float]:
     """The interval of a share of which ``held`` of ``rows`` were seen (Biometrika 26(4), 1934)."""
     tail = (1 - level) / 2
-    low = _share(lambda p: 1 - _binomial(held - 1, rows, p) > tail) if held else 0.0
-    high = _share(lambda p: _binomial(held, rows, p) <= tail) if held < rows else 1.0
+    low = float(beta.ppf(tail, held, rows - held + 1)) if held else 0.0
+    high = float(beta.ppf(1 - tail, held + 1, rows - held)) if held < rows else 1.0
     return low, high
-
-
-def _share(above: Callable[[float], bool]) -> float:
-    """Where a condition of a share, false below and true above, begins to be true."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if above(middle) else (middle, high)
-    return (low + high) / 2
-
-
-def _binomial(most: int, rows: int, share: float) -> float:
-    """The probability that at most so many of the rows are held."""
-    return sum(
-        math.exp(
-            math.lgamma(rows + 1)
-            - math.lgamma(n + 1)
-            - math.lgamma(rows - n + 1)
-            + n * math.log(share)
-            + (rows - n) * math.log1p(-share)
-        )
-        for n in range(most + 1)
-    )
 
 
 def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
     """Kendall's τ-b of two orders (Biometrika 33(3), 1945): 1 if they agree, −1 if one is the
     reverse of the other; None if all values of one side are equal."""
-    agree = ties_predicted = ties_measured = pairs = 0
-    for i, j in itertools.combinations(range(len(predicted)), 2):
-        a, b = predicted[i] - predicted[j], measured[i] - measured[j]
-        pairs += 1
-        ties_predicted += a == 0
-        ties_measured += b == 0
-        agree += (a * b > 0) - (a * b < 0)
-    scale = (pairs - ties_predicted) * (pairs - ties_measured)
-    return agree / scale**0.5 if scale else None
+    tau = float(kendalltau(predicted, measured).statistic)
+    return None if math.isnan(tau) else tau
 
 
 def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:

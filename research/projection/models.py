@@ -1,5 +1,4 @@
-"""Dimensions of published models; and
-What a source's configuration files say of a run and its table of results does not.
+"""Dimensions of published models, and what configuration files say of runs beyond tables.
 
 A table of results names a model and its degrees. The files that launch the runs say more, and some
 of it differs from what the model's name suggests: NVIDIA's Llama 3.1 405B ran with GPT-2's
@@ -97,17 +96,17 @@ class Configuration:
         )
 
 
+_NUMBERS = ("vocabulary", "kv_heads", "virtual_stages", "gradient_bytes")
+
+
 @functools.cache
 def _configurations() -> dict[tuple[str, str, str], Configuration]:
     with _CONFIGURATIONS.open(encoding="utf-8") as lines:
         return {
             (row["source"], row["variant"], row["model"]): Configuration(
                 container=row["container"] or None,
-                vocabulary=int(row["vocabulary"]) if row["vocabulary"] else None,
-                kv_heads=int(row["kv_heads"]) if row["kv_heads"] else None,
-                virtual_stages=int(row["virtual_stages"]) if row["virtual_stages"] else None,
                 recomputation=row["recomputation"] or None,
-                gradient_bytes=int(row["gradient_bytes"]) if row["gradient_bytes"] else None,
+                **{name: int(row[name]) for name in _NUMBERS if row[name]},
             )
             for row in csv.DictReader(lines)
         }

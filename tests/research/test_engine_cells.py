@@ -8,7 +8,7 @@ import pytest
 
 from research import engine_on_gpus
 from research.measuring.engine_cells import make_cells, option_sets
-from research.measuring.engine_steps import rates
+from research.measuring.engine_steps import covered, rates
 from workflow_lib import memory
 from workflow_lib.trainers import capabilities
 
@@ -71,3 +71,9 @@ def test_a_name_that_is_none_is_refused_with_those_that_are(option, among, monke
     said = capsys.readouterr().err
     assert f"argument {option}: invalid choice: 'nosuch'" in said
     assert among in said
+
+
+def test_spans_that_run_at_once_count_once():
+    # 0 to 3 and 4 to 6, whatever their order; 2 to 2.5 is within the first.
+    assert covered([(4.0, 6.0), (0.0, 2.0), (1.0, 3.0), (2.0, 2.5)]) == 5.0
+    assert covered([]) == 0.0

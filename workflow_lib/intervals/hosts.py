@@ -11,7 +11,7 @@ runs is a part of it, which makes it greater. The groups' variances are pooled b
 freedom. How far an unseen host lies from another then follows Student's t with the sum of these
 degrees, which includes how uncertain the standard deviation itself is.
 
-``python -m research.pages.hosts`` computes the groups below from the evidence and from published
+``research.pages.hosts`` computes the groups below from the evidence and from published
 runs; docs/results/hosts.md shows them. No set of GPUs came again on another date, so an effect of
 dates was not measured apart. It is assumed to be no greater than that of a host.
 """
