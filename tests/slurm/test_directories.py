@@ -63,12 +63,12 @@ def test_a_directory_that_others_write_to_is_refused(closed: Path) -> None:
 def test_a_link_is_refused(closed: Path) -> None:
     (closed / "real").mkdir()
     (closed / "slurm").symlink_to(closed / "real")
-    assert "slurm is a link" in refused(closed / "slurm")
+    assert "is a link" in refused(closed / "slurm")
 
 
 def test_below_a_directory_that_is_open_to_all_nothing_is_made() -> None:
     """Whoever comes first would own it."""
-    assert "/tmp can be written" in refused(Path("/tmp/triptych-no-such-cluster"))
+    assert "can be written" in refused(Path("/tmp/triptych-no-such-cluster"))
 
 
 def test_a_directory_of_roots_own_below_one_that_is_open_to_all_is_closed() -> None:

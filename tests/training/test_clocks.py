@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,26 +35,27 @@ def fast(true_s: float) -> float:
     return true_s + AHEAD_S + DRIFT * (true_s - BEGAN_S)
 
 
+@contextlib.contextmanager
+def answering(clock: Callable[[], float] = time.time) -> Iterator[int]:
+    """Rank 0, which answers one node; gives its port."""
+    with clocks.listen() as listener:
+        serving = threading.Thread(target=clocks.answer, args=(listener, TOKEN, 1, clock))
+        serving.start()
+        yield listener.getsockname()[1]
+        serving.join(60)
+        assert not serving.is_alive()
+
+
 def compared(later_s: float = 0.0, delay_s: float = 0.0) -> clocks.ClockReading:
     """The other node's reading so long after the beginning; its questions take longer to get to
     rank 0 than its answers do to come back."""
-    listener = clocks.listen()
-
-    def true_s() -> float:
-        return time.time() + later_s
 
     def slow_s() -> float:
         time.sleep(delay_s)
-        return true_s()
+        return time.time() + later_s
 
-    with listener:
-        port = listener.getsockname()[1]
-        serving = threading.Thread(target=clocks.answer, args=(listener, TOKEN, 1, slow_s))
-        serving.start()
-        found = clocks.ask("127.0.0.1", port, TOKEN, lambda: fast(true_s()))
-        serving.join(60)
-        assert not serving.is_alive()
-    return found
+    with answering(slow_s) as port:
+        return clocks.ask("127.0.0.1", port, TOKEN, lambda: fast(time.time() + later_s))
 
 
 @pytest.mark.parametrize(
@@ -88,15 +91,10 @@ def test_a_clock_that_was_set_in_between_is_off_by_as_much() -> None:
 
 
 def test_a_stranger_on_the_port_is_not_answered() -> None:
-    listener = clocks.listen()
-    with listener:
-        port = listener.getsockname()[1]
-        serving = threading.Thread(target=clocks.answer, args=(listener, TOKEN, 1))
-        serving.start()
+    with answering() as port:
         with pytest.raises(ConnectionError):
             clocks.ask("127.0.0.1", port, b"x" * 16)
         assert clocks.ask("127.0.0.1", port, TOKEN).error_s > 0
-        serving.join(60)
 
 
 def test_a_node_that_stays_away_is_waited_for_no_longer_than_it_is_given(

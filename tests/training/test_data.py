@@ -109,7 +109,7 @@ def test_other_tokens_of_the_same_size_are_refused_by_their_checksum(tmp_path):
 def test_an_id_beyond_the_vocabulary_is_refused_even_if_the_description_hides_it(tmp_path):
     source = TokenFile(write_tokens(tmp_path, [5] * 99 + [999]), 257, 100)
 
-    with pytest.raises(DataError, match=r"id 999, .* below 257"):
+    with pytest.raises(DataError, match=r"999, .* 257"):
         source.sequence(0, 0, 0, 100)
 
 
