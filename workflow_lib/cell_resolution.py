@@ -13,7 +13,8 @@ from typing import Any
 from workflow_lib import feasibility
 from workflow_lib.config import OF_A_WORKLOAD, Platform, Protocol, TrainingAxes
 from workflow_lib.records import Degrees, Model, Training, axes
-from workflow_lib.records.degrees import DEGREES, FACTORS
+from workflow_lib.records.bounds import FACTORS
+from workflow_lib.records.degrees import DEGREES
 from workflow_lib.trainers import capabilities
 
 

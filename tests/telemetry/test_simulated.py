@@ -9,7 +9,7 @@ import pytest
 
 from tests.telemetry.cells import make_cell
 from workflow_lib import records
-from workflow_lib.telemetry.simulated import SimulatedSource
+from workflow_lib.telemetry.choice import simulated
 from workflow_lib.telemetry.source import Value
 
 TABLES = (records.GPU_SAMPLES, records.GPU_COUNTERS, records.POWER_SAMPLES, records.GPU_EVENTS)
@@ -19,7 +19,7 @@ def series(
     cell: records.Cell, load: float, seconds: float, rate_hz: float = 10.0
 ) -> list[list[dict[str, Value]]]:
     """Readings at a constant load: one list a GPU."""
-    source = SimulatedSource(cell, "node01", lambda: load)
+    source = simulated(cell, "node01", lambda: load)
     rows: list[list[dict[str, Value]]] = [[] for _ in source.gpus]
     for tick in range(int(seconds * rate_hz) + 1):
         for gpu in range(len(source.gpus)):
@@ -90,7 +90,7 @@ def test_the_energy_counter_is_the_trapezoid_of_the_reported_power() -> None:
 
 def test_power_falls_with_its_time_constant() -> None:
     loads = [1.0] * 20 + [0.0] * 100
-    source = SimulatedSource(make_cell(ranks=1), "node01", iter(loads).__next__)
+    source = simulated(make_cell(ranks=1), "node01", iter(loads).__next__)
     powers = [number(dict(source.read(0, 1000 + tick / 20)), "power_w") for tick in range(120)]
     # Five readings after the third, so that nothing is cut at the limit: exp(-0.25 / 0.25).
     settled = powers[-1]
@@ -103,7 +103,7 @@ def test_the_same_seed_and_load_give_the_same_readings() -> None:
 
 
 def test_power_samples_lie_on_the_line_between_two_readings() -> None:
-    source = SimulatedSource(make_cell(ranks=1), "node01", lambda: 1.0)
+    source = simulated(make_cell(ranks=1), "node01", lambda: 1.0)
     before_w = number(dict(source.read(0, 1000.0)), "power_w")
     assert source.power_samples(0) == ()
     after_w = number(dict(source.read(0, 1000.1)), "power_w")
@@ -119,7 +119,7 @@ def test_power_samples_lie_on_the_line_between_two_readings() -> None:
 
 
 def test_power_samples_are_kept_for_as_long_as_a_driver_keeps_them() -> None:
-    source = SimulatedSource(make_cell(ranks=1), "node01", lambda: 1.0)
+    source = simulated(make_cell(ranks=1), "node01", lambda: 1.0)
     for at in (1000.0, 1001.0, 1060.0):
         source.read(0, at)
     samples = source.power_samples(0)
@@ -128,7 +128,7 @@ def test_power_samples_are_kept_for_as_long_as_a_driver_keeps_them() -> None:
 
 
 def test_a_clock_that_was_set_back_leaves_samples_of_the_new_time() -> None:
-    source = SimulatedSource(make_cell(ranks=1), "node01", lambda: 1.0)
+    source = simulated(make_cell(ranks=1), "node01", lambda: 1.0)
     for at in (1000.0, 1000.05, 400.0, 400.05):
         source.read(0, at)
     assert [time_us / 1e6 for time_us, _ in source.power_samples(0)] == [
@@ -137,7 +137,7 @@ def test_a_clock_that_was_set_back_leaves_samples_of_the_new_time() -> None:
 
 
 def test_what_is_not_simulated_is_named() -> None:
-    source = SimulatedSource(make_cell(), "node01", lambda: 1.0)
+    source = simulated(make_cell(), "node01", lambda: 1.0)
     read = {*source.read(0, 1000.0), *source.read_counters(0, 1000.0), "power_mw"}
     named = {c.name for table in TABLES for c in table} - {"unix_time_s", "gpu", "driver_time_us"}
     of_the_sampler = {"lateness_s", "read_cost_s", "code"}
@@ -146,7 +146,7 @@ def test_what_is_not_simulated_is_named() -> None:
 
 
 def test_time_that_stands_still_or_turns_back_adds_no_energy() -> None:
-    source = SimulatedSource(make_cell(), "node01", lambda: 1.0)
+    source = simulated(make_cell(), "node01", lambda: 1.0)
     before = source.read_counters(0, 1000.0)["energy_j"]
     assert source.read_counters(0, 1000.0)["energy_j"] == before
     assert source.read_counters(0, 990.0)["energy_j"] == before
@@ -154,7 +154,7 @@ def test_time_that_stands_still_or_turns_back_adds_no_energy() -> None:
 
 def test_of_a_package_only_the_even_die_reports_power() -> None:
     cell = make_cell(ranks=4, gpu="MI250", gpus_per_package=2, power_limit_w=500.0)
-    source = SimulatedSource(cell, "node01", lambda: 1.0)
+    source = simulated(cell, "node01", lambda: 1.0)
     rows = series(cell, load=1.0, seconds=120)
     assert [gpu["name"] for gpu in source.gpus] == ["simulated MI250"] * 4
     assert [gpu["package"] for gpu in source.gpus] == [0, 0, 1, 1]
@@ -173,6 +173,6 @@ def test_of_a_package_only_the_even_die_reports_power() -> None:
 
 def test_unknown_hardware_is_simulated_without_a_name() -> None:
     cell = make_cell(gpu=None, power_limit_w=None, gpu_memory_bytes=None, airflow=())
-    source = SimulatedSource(cell, "node01", lambda: None)
+    source = simulated(cell, "node01", lambda: None)
     assert [gpu["name"] for gpu in source.gpus] == ["simulated GPU"] * 2
     assert source.read(0, 1000.0)["power_w"] == pytest.approx(33.9, rel=0.041)

@@ -47,8 +47,6 @@ from workflow_lib.records.contract import (
     NOT_TOLD,
     STEPS,
     STEPS_REQUIRED,
-    LinkCount,
-    LinkReading,
     RankRecord,
 )
 from workflow_lib.records.degrees import Coordinates, Degrees, Schedule, coordinates, group_members
@@ -57,7 +55,6 @@ from workflow_lib.records.files import (
     read_json,
     read_outcome,
     read_record,
-    write_json,
 )
 from workflow_lib.records.measures import ESTIMATES, MEASURES, Measure, inapplicable
 from workflow_lib.records.model import Activation, Family, Model
@@ -66,6 +63,8 @@ from workflow_lib.records.nodes import (
     ClockReading,
     CoolDown,
     GpuLimits,
+    LinkCount,
+    LinkReading,
     NodeClock,
     NodeLimits,
     TelemetryEnd,
@@ -126,7 +125,14 @@ from workflow_lib.records.training import (
     Workload,
     precisions_of,
 )
-from workflow_lib.records.whole_files import may, owner_in_the_way, said, user_name, whole_file
+from workflow_lib.records.whole_files import (
+    may,
+    owner_in_the_way,
+    said,
+    user_name,
+    whole_file,
+    write_json,
+)
 
 __all__ = [
     "CELLS",

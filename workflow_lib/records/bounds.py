@@ -31,6 +31,10 @@ REPEATS = Bound(1_000, "runs", "measured runs of a cell: `repeats`")
 STEPS = Bound(1_000_000, "steps", "steps of a run: `warmup_steps`, `measured_steps`")
 CELLS = Bound(20_000, "cells", "a sweep's matrix, on one platform, before `exclude`")
 RANKS = Bound(1_000_000, "ranks", "ranks of a cell: tp × pp × dp")
+#: degrees of parallelism whose product is that number, in the order of sentences and of a matrix;
+#: and all of them
+FACTORS = ("tp", "cp", "pp", "dp")
+PARALLEL = (*FACTORS, "ep")
 GPUS_OF_NODE = Bound(1_024, "GPUs", "GPUs of a node")
 POWER_LIMIT_W = Bound(10_000, "W", "the power limit that a job sets on a GPU")
 CLOCK_LIMIT_MHZ = Bound(10_000, "MHz", "the clock that a job locks a GPU to at most")

@@ -150,27 +150,3 @@ class RankRecord:
     def gpu_told(self) -> str:
         """Its GPU, by the identity that messages give."""
         return self.gpu_uuid or f"the GPU at {self.pci_address}"
-
-
-@dataclass(frozen=True)
-class LinkReading:
-    """A GPU's cumulative counters over all of its links, read between two steps."""
-
-    unix_time_s: float
-    sent_bytes: int
-    received_bytes: int
-
-
-@dataclass(frozen=True)
-class LinkCount:
-    """``steps/links-rank<n>.json``: bytes that a rank's GPU sent and received in whole steps."""
-
-    rank: int
-    #: the first step that was counted, and the number of counted steps
-    first_step: int
-    steps: int
-    #: before the first of them and after the last; null if there is a ``reason``
-    before: LinkReading | None
-    after: LinkReading | None
-    #: why nothing was counted; "" if it was
-    reason: str = ""

@@ -16,14 +16,12 @@ from typing import Annotated, Literal
 
 from workflow_lib.records import axes
 from workflow_lib.records.axes import Axis, in_runs
+from workflow_lib.records.bounds import FACTORS, PARALLEL
 
 Schedule = Literal["1f1b", "zero-bubble", "zero-bubble-v"]
 
 #: the degrees whose product is the number of ranks, innermost first: see the formula above
 NESTED = ("tp", "cp", "dp", "pp")
-#: the same in the order of sentences and of a matrix
-FACTORS = ("tp", "cp", "pp", "dp")
-PARALLEL = (*FACTORS, "ep")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Writes records to JSON files, whole or not at all, and checks them when it reads them.
+"""Reads records from JSON files, and checks them; whole_files writes them.
 
 Later versions read what earlier versions wrote. A format's number grows if an older version could
 not read the new format, or would misread it. Format 1 is that of version 0.1, which wrote no
@@ -31,7 +31,6 @@ from workflow_lib.records.cell_axes import CELL_FORMAT
 from workflow_lib.records.outcomes import OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError, read_bytes, shown
-from workflow_lib.records.whole_files import whole_file
 
 #: of archives, in bag-info.txt
 ARCHIVE_FORMAT = 2
@@ -55,39 +54,6 @@ Record = TypeVar("Record")
 _FORMATS: Mapping[type, int] = {Cell: CELL_FORMAT}
 #: the range of whole numbers that tables can hold
 _LEAST, _MOST = -(2**63), 2**63 - 1
-
-
-def write_json(path: Path, record: Any) -> None:
-    """Write a dataclass or plain data as JSON, whole or not at all.
-
-    The text is written to a temporary file in the same directory, synced to disk, and renamed. So a
-    reader sees the old content or the new, even after a crash.
-
-    Raises ValueError for NaN and infinities, and OSError.
-    """
-    plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
-    with whole_file(path, durable=True) as draft:
-        draft.write_text(_text(plain) + "\n", encoding="utf-8")
-
-
-def _text(plain: Any) -> str:
-    """JSON text with a line for each key, and for each object in a list of objects.
-
-    With an indent, Python uses its slow encoder. The one in C writes the rows of a run's GPUs in a
-    tenth of the time, so these are encoded without an indent.
-    """
-    encoded = functools.partial(json.dumps, allow_nan=False, ensure_ascii=False)
-
-    def value_text(value: Any) -> str:
-        if value and isinstance(value, list | tuple) and all(isinstance(v, dict) for v in value):
-            rows = ",\n".join(f"    {encoded(row)}" for row in value)
-            return f"[\n{rows}\n  ]"
-        return encoded(value, indent=2).replace("\n", "\n  ")
-
-    if not isinstance(plain, dict) or not plain:
-        return encoded(plain, indent=2)
-    items = (f"  {encoded(str(key))}: {value_text(value)}" for key, value in plain.items())
-    return "{\n" + ",\n".join(items) + "\n}"
 
 
 def read_json(path: Path, bound: Bound = bounds.RECORD_BYTES) -> Any:

@@ -1,4 +1,5 @@
-"""Records of a node: what its sampler found and did, how its clock ran, and limits of its GPUs.
+"""Records of a node: what its sampler found and did, how its clock ran, bytes over its GPUs' links,
+and limits of its GPUs.
 
 A node's clock is compared with the first node's before and after training. The first rank of each
 other node asks rank 0 for its time, many times, and keeps the quickest answer. Rank 0 read its
@@ -18,9 +19,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workflow_lib.records.contract import RankRecord
+if TYPE_CHECKING:
+    from workflow_lib.records.contract import RankRecord
 
 
 def pci_address(bus_id: str | None) -> str | None:
@@ -241,3 +243,27 @@ class NodeLimits:
     restored_early: bool = False
     #: what could not be set or restored
     problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LinkReading:
+    """A GPU's cumulative counters over all of its links, read between two steps."""
+
+    unix_time_s: float
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class LinkCount:
+    """``steps/links-rank<n>.json``: bytes that a rank's GPU sent and received in whole steps."""
+
+    rank: int
+    #: the first step that was counted, and the number of counted steps
+    first_step: int
+    steps: int
+    #: before the first of them and after the last; null if there is a ``reason``
+    before: LinkReading | None
+    after: LinkReading | None
+    #: why nothing was counted; "" if it was
+    reason: str = ""

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from workflow_lib.records import bounds
-from workflow_lib.records.degrees import PARALLEL
+from workflow_lib.records.bounds import PARALLEL
 
 
 class Range(NamedTuple):
@@ -103,7 +103,7 @@ def problem(name: str, value: object, allowed: Range | None = None) -> str:
     """What was expected instead of this value in a field of this name; "" if the value is valid.
     ``allowed`` is the range of a number, if another than its name tells.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         allowed = allowed or range_of(name)
         # Written so that NaN is in no range.
         return "" if allowed.least <= value <= allowed.most else f"{allowed}"

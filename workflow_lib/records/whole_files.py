@@ -1,13 +1,19 @@
-"""Writes files that readers see whole or not at all, and names their owners in messages."""
+"""Writes files and records that readers see whole or not at all, and names their owners in
+messages.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import functools
+import json
 import os
 import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def user_name(number: int) -> str:
@@ -66,6 +72,39 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         raise
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a dataclass or plain data as JSON, whole or not at all.
+
+    The text is written to a temporary file in the same directory, synced to disk, and renamed. So a
+    reader sees the old content or the new, even after a crash.
+
+    Raises ValueError for NaN and infinities, and OSError.
+    """
+    plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
+    with whole_file(path, durable=True) as draft:
+        draft.write_text(_text(plain) + "\n", encoding="utf-8")
+
+
+def _text(plain: Any) -> str:
+    """JSON text with a line for each key, and for each object in a list of objects.
+
+    With an indent, Python uses its slow encoder. The one in C writes the rows of a run's GPUs in a
+    tenth of the time, so these are encoded without an indent.
+    """
+    encoded = functools.partial(json.dumps, allow_nan=False, ensure_ascii=False)
+
+    def value_text(value: Any) -> str:
+        if value and isinstance(value, (list, tuple)) and all(isinstance(v, dict) for v in value):
+            rows = ",\n".join(f"    {encoded(row)}" for row in value)
+            return f"[\n{rows}\n  ]"
+        return encoded(value, indent=2).replace("\n", "\n  ")
+
+    if not isinstance(plain, dict) or not plain:
+        return encoded(plain, indent=2)
+    items = (f"  {encoded(str(key))}: {value_text(value)}" for key, value in plain.items())
+    return "{\n" + ",\n".join(items) + "\n}"
 
 
 #: what to do about an error of the system

@@ -42,7 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
             closing(open_source(cell, node)) as source,
             closing(Host(job_id=job_id)) as host,
         ):
-            Sampler(paths, node, cell, source, host).run()
+            Sampler(
+                paths,
+                node,
+                cell.telemetry,
+                source,
+                host,
+                cell.training.seed,
+                cell.training.sets_limits,
+            ).run()
     except (TelemetryError, OSError) as error:
         if isinstance(error, LostGpuError):
             _note_loss(paths, node, error.gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from workflow_lib import gpu_models
@@ -40,7 +41,25 @@ def _open(name: str, cell: Cell, node: str) -> Source:
         return NvidiaSource()
     if name == "amd":
         return AmdSource(cell.hardware.gpus_per_package)
-    return SimulatedSource(cell, node)
+    return simulated(cell, node)
+
+
+def simulated(
+    cell: Cell, node: str, load: Callable[[], float | None] | None = None
+) -> SimulatedSource:
+    """The GPUs of a cell's node, simulated."""
+    hardware = cell.hardware
+    return SimulatedSource(
+        node,
+        cell.ranks_per_node,
+        seed=cell.training.seed,
+        model=hardware.gpu,
+        gpus_per_package=hardware.gpus_per_package,
+        power_limit_w=hardware.power_limit_w,
+        memory_bytes=hardware.gpu_memory_bytes,
+        airflow=hardware.airflow,
+        load=load,
+    )
 
 
 def _first_that_opens(cell: Cell, node: str) -> Source:

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Union
 
-from workflow_lib.records import Column
+from workflow_lib.records.columns import Column
 from workflow_lib.telemetry.source import TelemetryError, Value
 
 
@@ -137,7 +138,7 @@ def leave_mark(path: Path) -> None:
 
 
 #: rows of several files, or an event to set once all work before it is done
-_Work = Sequence[tuple[SampleFile, bytes]] | threading.Event
+_Work = Union[Sequence[tuple[SampleFile, bytes]], threading.Event]
 
 
 class Writing:

@@ -113,7 +113,7 @@ class PolledSource:
             reason = common_reason([unsupported.get(column) for unsupported in reasons])
             if reason is not None:
                 self.missing[column] = reason
-        for gpu, (entry, unsupported) in enumerate(zip(gpus, reasons, strict=True)):
+        for gpu, (entry, unsupported) in enumerate(zip(gpus, reasons)):
             if entry["reports_power"] and "power_w" in unsupported:
                 raise TelemetryError(
                     f"GPU {gpu} ({entry['name']}) reports no power: {unsupported['power_w']}; "

@@ -31,7 +31,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from workflow_lib import records
+from workflow_lib.records.columns import Column
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    POWER_SAMPLES,
+    SAMPLER_BLOCKS,
+)
 from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.files import SampleFile, Writing
 from workflow_lib.telemetry.source import READINGS, Source, Value
@@ -124,7 +133,7 @@ class Recorder:
 
     def __init__(
         self,
-        paths: records.RunPaths,
+        paths: RunPaths,
         node: str,
         source: Source,
         host: Host,
@@ -144,16 +153,16 @@ class Recorder:
         self._files: list[SampleFile] = []
         with ExitStack() as opened:
             create = functools.partial(self._create, opened)
-            self._samples = create(paths.gpu_samples(node), records.GPU_SAMPLES)
-            self._counters = create(paths.gpu_counters(node), records.GPU_COUNTERS)
-            self._host_samples = create(paths.host_samples(node), records.HOST_SAMPLES)
+            self._samples = create(paths.gpu_samples(node), GPU_SAMPLES)
+            self._counters = create(paths.gpu_counters(node), GPU_COUNTERS)
+            self._host_samples = create(paths.host_samples(node), HOST_SAMPLES)
             self._power = self._events = self._blocks = None
             if "power_mw" not in source.missing:
-                self._power = create(paths.power_samples(node), records.POWER_SAMPLES)
+                self._power = create(paths.power_samples(node), POWER_SAMPLES)
             if "event" not in source.missing:
-                self._events = create(paths.gpu_events(node), records.GPU_EVENTS)
+                self._events = create(paths.gpu_events(node), GPU_EVENTS)
             if rates_alternate:
-                self._blocks = create(paths.sampler_blocks(node), records.SAMPLER_BLOCKS)
+                self._blocks = create(paths.sampler_blocks(node), SAMPLER_BLOCKS)
             self._writing = Writing(self._samples, paths.telemetry_stop)
             opened.callback(self._writing.end)
             self._opened = opened.pop_all()
@@ -225,9 +234,7 @@ class Recorder:
         """Write the waiting rows and close all files, even if one of them cannot be written."""
         self._opened.close()
 
-    def _create(
-        self, opened: ExitStack, path: Path, columns: Sequence[records.Column]
-    ) -> SampleFile:
+    def _create(self, opened: ExitStack, path: Path, columns: Sequence[Column]) -> SampleFile:
         file = SampleFile(path, columns)
         opened.callback(file.close)
         self._files.append(file)

@@ -14,7 +14,9 @@ import signal
 import time
 from types import FrameType
 
-from workflow_lib import records
+from workflow_lib.records.nodes import TelemetryEnd, TelemetryStart
+from workflow_lib.records.paths import RunPaths, boot_id, code_sha256, job_id
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.files import NodeLock
 from workflow_lib.telemetry.recorder import Recorder
@@ -22,6 +24,7 @@ from workflow_lib.telemetry.schedule import (
     Block,
     BlockCost,
     Deadlines,
+    Rates,
     block_at,
     check_rates,
     own_memory_bytes,
@@ -44,19 +47,25 @@ class Sampler:
 
     def __init__(
         self,
-        paths: records.RunPaths,
+        paths: RunPaths,
         node: str,
-        cell: records.Cell,
+        rates: Rates,
         source: Source,
         host: Host,
+        seed: int = 0,
+        sets_limits: bool = False,
     ) -> None:
-        """Raises TelemetryError if the cell asks for a rate that the sampler cannot keep."""
-        check_rates(cell.telemetry)
+        """``seed`` orders rates that alternate. ``sets_limits`` says that the job changes the GPUs'
+        power limits, so that those at the end mean nothing.
+
+        Raises TelemetryError for a rate that the sampler cannot keep.
+        """
+        check_rates(rates)
         self._paths = paths
         self._node = node
-        self._telemetry = cell.telemetry
-        self._seed = cell.training.seed
-        self._sets_limits = cell.training.sets_limits
+        self._rates = rates
+        self._seed = seed
+        self._sets_limits = sets_limits
         self._source = source
         self._host = host
         self._parent = os.getppid()
@@ -81,7 +90,7 @@ class Sampler:
                 self._node,
                 self._source,
                 self._host,
-                rates_alternate=bool(self._telemetry.interleaved_rates_hz),
+                rates_alternate=bool(self._rates.interleaved_rates_hz),
             )
             try:
                 self._write_start()
@@ -100,7 +109,7 @@ class Sampler:
         self._paths.telemetry_ready(self._node).touch()
         seconds = Deadlines(time.monotonic() + _SECOND_S, _SECOND_S)
         while not self._stopping:
-            block = block_at(self._telemetry, self._seed, time.time())
+            block = block_at(self._rates, self._seed, time.time())
             cost = BlockCost(block.rate_hz)
             ticks = self._sample_block(block, recorder, seconds)
             self._ticks += ticks.begun
@@ -145,27 +154,27 @@ class Sampler:
 
     def _write_start(self) -> None:
         source = self._source
-        records.write_json(
+        write_json(
             self._paths.telemetry_start(self._node),
-            records.TelemetryStart(
+            TelemetryStart(
                 node=self._node,
                 source=source.name,
                 simulated=source.name == "simulated",
                 started_unix_s=time.time(),
-                sample_rate_hz=self._telemetry.sample_rate_hz,
+                sample_rate_hz=self._rates.sample_rate_hz,
                 gpus=tuple(source.gpus),
                 missing={**source.missing, **self._host.missing},
                 other_gpus=tuple(source.others),
-                boot_id=records.boot_id(),
-                job_id=records.job_id(),
-                code_sha256=records.code_sha256(),
+                boot_id=boot_id(),
+                job_id=job_id(),
+                code_sha256=code_sha256(),
             ),
         )
 
     def _write_end(self) -> None:
-        records.write_json(
+        write_json(
             self._paths.telemetry_end(self._node),
-            records.TelemetryEnd(
+            TelemetryEnd(
                 node=self._node,
                 ended_unix_s=time.time(),
                 # Plus the first and the last rows, which have no deadline.

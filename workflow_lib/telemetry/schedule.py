@@ -16,18 +16,37 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from workflow_lib.records import Telemetry
 from workflow_lib.telemetry.source import TelemetryError, Value
 
 #: at higher rates, reading eight GPUs would take a large part of a period
 HIGHEST_RATE_HZ = 50.0
 
 
-def check_rates(telemetry: Telemetry) -> None:
+class Rates(Protocol):
+    """How often a node is sampled; ``cell.telemetry`` is one."""
+
+    @property
+    def sample_rate_hz(self) -> float:
+        """Ticks a second, unless rates alternate."""
+        ...
+
+    @property
+    def interleaved_rates_hz(self) -> Sequence[float]:
+        """Rates that alternate; empty if they do not."""
+        ...
+
+    @property
+    def block_s(self) -> float:
+        """How long each of them holds."""
+        ...
+
+
+def check_rates(telemetry: Rates) -> None:
     """Raise TelemetryError if the sampler cannot keep one of the rates, or blocks are too short."""
     rate_hz = telemetry.sample_rate_hz
     if not 0 < rate_hz <= HIGHEST_RATE_HZ:
@@ -49,7 +68,7 @@ def check_rates(telemetry: Telemetry) -> None:
         )
 
 
-def rate_of_block(telemetry: Telemetry, seed: int, block: int) -> float:
+def rate_of_block(telemetry: Rates, seed: int, block: int) -> float:
     """The sampling rate in a block, in Hz. ``block`` is ⌊unix time / block_s⌋.
 
     With n rates, each round of n blocks has every rate once. Their order depends only on the seed
@@ -74,7 +93,7 @@ class Block:
         return self.begin_unix_s <= unix_time_s < self.end_unix_s
 
 
-def block_at(telemetry: Telemetry, seed: int, unix_time_s: float) -> Block:
+def block_at(telemetry: Rates, seed: int, unix_time_s: float) -> Block:
     """The block at a time."""
     if not telemetry.interleaved_rates_hz:
         return Block(telemetry.sample_rate_hz)

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workflow_lib.records import Cell
 from workflow_lib.telemetry.devices.kernel import CpuUtilisation
 from workflow_lib.telemetry.source import READINGS, TICK_READINGS, Value, declared_lacking
 
@@ -114,21 +113,30 @@ class SimulatedSource:
     energy_in_steps: Sequence[int] = ()
 
     def __init__(
-        self, cell: Cell, node: str, load: Callable[[], float | None] | None = None
+        self,
+        node: str,
+        count: int,
+        *,
+        seed: int = 0,
+        model: str | None = None,
+        gpus_per_package: int = 1,
+        power_limit_w: float | None = None,
+        memory_bytes: float | None = None,
+        airflow: Sequence[str] = (),
+        load: Callable[[], float | None] | None = None,
     ) -> None:
-        hardware = cell.hardware
-        count = cell.ranks_per_node
-        self._dies_per_package = hardware.gpus_per_package
-        self._limit_w = hardware.power_limit_w or _POWER_LIMIT_W
+        """``count`` GPUs of one ``model``; what is None has a value that is no real GPU's."""
+        self._dies_per_package = gpus_per_package
+        self._limit_w = power_limit_w or _POWER_LIMIT_W
         #: the share of the package's power limit for one die, in W
         self._share_w = self._limit_w / self._dies_per_package
-        self._memory_bytes = hardware.gpu_memory_bytes or 16 * _GIB
+        self._memory_bytes = memory_bytes or 16 * _GIB
         self._load = load or CpuUtilisation().share
         self._busy = 0.0
-        airflow = (*hardware.airflow, *("unknown",) * count)
-        dice = random.Random(f"{cell.training.seed}/{node}")
+        airflow = (*airflow, *("unknown",) * count)
+        dice = random.Random(f"{seed}/{node}")
         self._dies = [
-            self._idle_die(random.Random(f"{cell.training.seed}/{node}/{gpu}"), airflow[gpu], gpu)
+            self._idle_die(random.Random(f"{seed}/{node}/{gpu}"), airflow[gpu], gpu)
             for gpu in range(count)
         ]
         self._packages = [
@@ -139,7 +147,7 @@ class SimulatedSource:
             self._settle(package, self._members(number))
         self.gpus = [
             {
-                "name": f"simulated {hardware.gpu or 'GPU'}",
+                "name": f"simulated {model or 'GPU'}",
                 "uuid": f"simulated-{node}-{gpu}",
                 "serial": None,
                 "power_limit_w": self._limit_w if self._reports_power(gpu) else None,

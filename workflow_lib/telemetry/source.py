@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 from workflow_lib.records.columns import SampledColumn, sampled
 from workflow_lib.records.telemetry_columns import (
@@ -19,7 +19,7 @@ from workflow_lib.records.telemetry_columns import (
     POWER_SAMPLES,
 )
 
-Value = float | int | None
+Value = Union[float, int, None]
 
 #: what is read of GPUs at ticks, and at ticks or on periods of its own, by name
 TICK_READINGS: Mapping[str, SampledColumn] = sampled(GPU_SAMPLES)

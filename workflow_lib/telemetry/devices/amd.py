@@ -85,7 +85,7 @@ class AmdSource(PolledSource):
         """The packages' limits, of the dies that report their power."""
         return [
             self._power_limit_w(handle) if entry["reports_power"] else None
-            for handle, entry in zip(self._handles, self.gpus, strict=True)
+            for handle, entry in zip(self._handles, self.gpus)
         ]
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class AmdSource(PolledSource):
         smi = self._smi
         every = list(smi.amdsmi_get_processor_handles())
         metrics = [GpuMetrics(smi, handle) for handle in every]
-        for handle, table in zip(every, metrics, strict=True):
+        for handle, table in zip(every, metrics):
             _check_metrics(smi, handle, table)
         uuids = [str(smi.amdsmi_get_gpu_device_uuid(handle)) for handle in every]
         # HIP takes CUDA's variable where its own is not set.
@@ -295,7 +295,7 @@ def power_sensors(
             f"AMD SMI lists {count} GPUs, which are not whole packages of {gpus_per_package}; "
             "give the job whole packages, or correct gpus_per_package in the platform's file"
         )
-    for first, second in zip(range(count), range(1, count), strict=False):
+    for first, second in zip(range(count), range(1, count)):
         together = first // gpus_per_package == second // gpus_per_package
         if devices[first] == devices[second] and not together:
             raise TelemetryError(

@@ -182,7 +182,7 @@ class Throttled:
         if before is None:
             return list(self._seconds)
         cycles = counter - before[1]
-        increases = [now - then for now, then in zip(residencies, before[2], strict=True)]
+        increases = [now - then for now, then in zip(residencies, before[2])]
         if cycles < 0 or min(increases) < 0:
             return [UnreadableError("the firmware's throttle residencies ran backwards")] * 3
         if cycles == 0:

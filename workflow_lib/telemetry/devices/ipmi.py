@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Union
 
 from workflow_lib.telemetry.devices.hwmon import INLET
 from workflow_lib.telemetry.source import UnreadableError
@@ -118,7 +119,7 @@ class Ipmi:
         return output
 
 
-Reading = Mapping[str, float | UnreadableError]
+Reading = Mapping[str, Union[float, UnreadableError]]
 
 
 class Background:

@@ -172,7 +172,7 @@ class CpuEnergy(Sensor):
         """
         now_uj, now_s = [counter.number() for counter in self.files], time.monotonic()
         most_uj = 1e6 * _MOST_W * max(now_s - self._before_s, 1.0)
-        for now, before, range_uj in zip(now_uj, self._before_uj, self._ranges_uj, strict=True):
+        for now, before, range_uj in zip(now_uj, self._before_uj, self._ranges_uj):
             rise_uj = now - before
             if rise_uj < 0 and rise_uj + range_uj <= min(most_uj, range_uj / 2):
                 rise_uj += range_uj

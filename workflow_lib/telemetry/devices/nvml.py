@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Union
 
-from workflow_lib.records import LinkReading
+from workflow_lib.records.nodes import LinkReading
 from workflow_lib.telemetry.source import (
     LostGpuError,
     TelemetryError,
@@ -109,8 +109,8 @@ _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siV
 _UNSIGNED_LONG_LONG = 3
 
 #: a field id, or a field id and its scope
-Field = int | tuple[int, int]
-FieldValue = float | int | UnreadableError
+Field = Union[int, tuple[int, int]]
+FieldValue = Union[float, int, UnreadableError]
 
 
 def read_fields(nvml: ModuleType, handle: Any, fields: Sequence[Field]) -> list[FieldValue]:
