@@ -54,6 +54,8 @@ HELD_S = 1.0
 FASTEST_DRIFT = 500e-6
 #: a node's clock may be off rank 0's by this share of a step
 CLOCK_SHARE = 0.01
+#: what a run has: of a planned cell, or of a command that was measured
+RECORDS = ("cell.json", "measured.json")
 #: the directory of a run that is profiled, and has no measures
 PROFILED = "run0"
 #: what no GPU draws: this many times its highest limit, or so much where none is told
@@ -106,24 +108,24 @@ def runs_below(path: Path) -> Iterator[Files]:
     Raises OSError, and DamagedError for a file that is no ZIP.
     """
     if path.is_dir():
-        for cell in sorted(path.rglob("cell.json")):
-            yield Files(str(cell.parent), functools.partial(_read_file, cell.parent))
+        for run in sorted(each.parent for name in RECORDS for each in path.rglob(name)):
+            yield Files(str(run), functools.partial(read_file, run))
         return
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
         raise DamagedError(f"{path}: {error}") from None
     with archive:
-        names = [name for name in archive.namelist() if name.endswith("/cell.json")]
+        names = [name for name in archive.namelist() if name.rpartition("/")[2] in RECORDS]
         root = min(names, default="").partition("/")[0]
         sums = (_read_member(archive, {}, f"{root}/", "manifest-sha256.txt") or b"").decode()
         stated = {name: of for of, _, name in (line.partition("  ") for line in sums.splitlines())}
         for name in sorted(names):
-            prefix = name[: -len("cell.json")]
+            prefix = name[: name.rindex("/") + 1]
             yield Files(prefix[:-1], functools.partial(_read_member, archive, stated, prefix))
 
 
-def _read_file(directory: Path, name: str) -> bytes | None:
+def read_file(directory: Path, name: str) -> bytes | None:
     try:
         return (directory / name).read_bytes()
     except FileNotFoundError:
@@ -241,12 +243,17 @@ class Audit:
         self.invalid: list[str] = []
         #: measure → value, as a run's row in the tables has them
         self.values: dict[str, float] = {}
-        self.cell = cell = files.record("cell.json") or {}
-        degrees = cell["degrees"]
-        sizes = [int(degrees.get(name, 1)) for name in ("tp", "pp", "dp", "cp")]
-        self._ranks = range(math.prod(sizes))
+        self.tokens: float | None = None
         self._clocks: dict[str, Clock] = {}
-        self._read_steps()
+        #: node → its ranks, whose GPUs count; None where all sampled ones do
+        self.gpus: dict[str, list[Mapping[str, Any]] | None] = {}
+        self.measured = files.record("measured.json")
+        if self.measured is None:
+            self.cell = files.record("cell.json") or {}
+            self._read_steps()
+        else:
+            self.cell = {"training": {}, "hardware": {}, "telemetry": {}}
+            self._read_measured(self.measured)
         self._read_energy()
 
     @property
@@ -259,13 +266,55 @@ class Audit:
             self._clocks[node] = Clock(self.files.record(f"steps/clock-{node}.json"))
         return self._clocks[node]
 
+    def _read_measured(self, told: Mapping[str, Any]) -> None:
+        """The steps of a command after its warm-up; all of the command where none are known."""
+        self.gpus = dict.fromkeys(map(str, told["nodes"]))
+        self.window = (float(told["started_unix_s"]), float(told["ended_unix_s"]))
+        spans: dict[int, list[tuple[float, float]]] = {}
+        counts: dict[int, int] = {}
+        tokens: dict[int, float] = {}
+        for name in told["steps"]:
+            if (rows := self.files.rows(name)) is None:
+                raise DamagedError(f"{name} is missing")
+            for row in rows:
+                if row["phase"] != "measured":
+                    continue
+                step = int(needed(row, "step", name))
+                start, end = (needed(row, f"{at}_unix_s", name) for at in ("started", "ended"))
+                if end < start:
+                    self.invalid.append(f"{name}: the clock went backwards")
+                spans.setdefault(step, []).append((start, end))
+                counts[step] = int(number(row, "steps", name) or 1)
+                tokens[step] = tokens.get(step, 0) + (number(row, "tokens", name) or math.nan)
+        # Of a step that not every rank has finished, nothing is known.
+        steps = [step for step in sorted(spans) if len(spans[step]) == len(told["steps"])]
+        edges = {step: (min(spans[step])[0], max(e for _, e in spans[step])) for step in steps}
+        self.tokens = told["tokens"]
+        if steps:
+            self.window = (edges[steps[0]][0], max(end for _, end in edges.values()))
+            counted = sum(counts[step] for step in steps)
+            own = sum(tokens[step] for step in steps)
+            per_step = told["tokens_per_step"]
+            self.tokens = counted * per_step if per_step else None if math.isnan(own) else own
+            times = [(end - start) / counts[step] for step, (start, end) in edges.items()]
+            self.values.update(counted_steps=counted, step_time_s=statistics.median(times))
+        duration_s = self.window[1] - self.window[0]
+        if duration_s <= 0:
+            raise DamagedError("what was measured ends before it begins")
+        self.values["measured_duration_s"] = duration_s
+        if self.tokens:
+            self.values["tokens_per_s"] = self.tokens / duration_s
+
     def _read_steps(self) -> None:
+        degrees = self.cell["degrees"]
+        sizes = [int(degrees.get(name, 1)) for name in ("tp", "pp", "dp", "cp")]
+        self._ranks = range(math.prod(sizes))
         training = self.cell["training"]
         first, count = int(training["warmup_steps"]), int(training["measured_steps"])
         begun: Times = {}
         ended: Times = {}
         tokens: dict[Any, dict[int, float]] = {}
-        self.gpus: dict[str, list[Mapping[str, Any]]] = {}
+        places: dict[str, list[Mapping[str, Any]]] = {}
         for rank in self._ranks:
             record = self.files.record(f"steps/rank{rank}.json")
             name = f"steps/rank{rank}.csv"
@@ -273,7 +322,7 @@ class Audit:
             if record is None or rows is None:
                 raise DamagedError(f"rank {rank} left no {name} or no record")
             node = str(record["node"])
-            self.gpus.setdefault(node, []).append(record)
+            places.setdefault(node, []).append(record)
             clock = self._clock(node)
             replica = record.get("dp_rank")
             of_replica = tokens.setdefault(rank if replica is None else replica, {})
@@ -293,6 +342,7 @@ class Audit:
                 of_replica[step] = needed(row, "tokens", name)
             if measured != list(range(first, first + count)):
                 raise DamagedError(f"{name} has {len(measured)} of {count} measured steps")
+        self.gpus.update(places)
         steps = sorted(begun)
         self.window = (min(map(min, begun.values())), max(map(max, ended.values())))
         duration_s = self.window[1] - self.window[0]
@@ -332,10 +382,12 @@ class Audit:
                 self.invalid.append(f"node {node} has no telemetry")
                 parts.append(None)
                 continue
-            used = [self._gpu_of(node, start, rank) for rank in ranks]
+            used: list[int | None] = list(range(len(start["gpus"])))
+            if ranks is not None:
+                used = [self._gpu_of(ranks, start, rank) for rank in ranks]
             if None in used:
                 self.invalid.append(f"node {node}: a rank trained on a GPU that was not sampled")
-            if start["simulated"] and any(rank.get("gpu_uuid") for rank in ranks):
+            if start["simulated"] and any(rank.get("gpu_uuid") for rank in ranks or ()):
                 self.invalid.append(f"node {node}: simulated readings of a run on GPUs")
             size = int(self.cell["hardware"].get("gpus_per_package", 1))
             # Of an MI250's two dies one tells the power of both.
@@ -349,10 +401,15 @@ class Audit:
         energy_j, integral_j = map(sum, zip(*known))
         self.values["energy_j"], self.values["energy_integral_j"] = energy_j, integral_j
         self.values["power_mean_w"] = energy_j / self.values["measured_duration_s"]
-        if self._trains:
+        if self._trains and self.tokens:
             self.values["energy_per_token_j"] = energy_j / self.tokens
+        if self.measured is not None and (steps := self.values.get("counted_steps")):
+            self.values["energy_per_step_j"] = energy_j / steps
 
-    def _gpu_of(self, node: str, start: Mapping[str, Any], rank: Mapping[str, Any]) -> int | None:
+    @staticmethod
+    def _gpu_of(
+        ranks: Sequence[Mapping[str, Any]], start: Mapping[str, Any], rank: Mapping[str, Any]
+    ) -> int | None:
         """The sampled GPU that a rank trained on; on a CPU, the one of its place in the node."""
         entries = start["gpus"]
         for own, name in (("gpu_uuid", "uuid"), ("pci_address", "pci_bus_id")):
@@ -363,7 +420,7 @@ class Audit:
                 return fitting[0] if fitting else None
         gpu = rank.get("gpu")
         if gpu is None:
-            gpu = sorted(each["rank"] for each in self.gpus[node]).index(rank["rank"])
+            gpu = sorted(each["rank"] for each in ranks).index(rank["rank"])
         return gpu if gpu < len(entries) else None
 
     def _node(
@@ -537,9 +594,12 @@ def _fell(counter: Counter, start: float, end: float) -> bool:
 
 def differences(audit: Audit) -> list[str]:
     """What a run's own records say otherwise, a sentence each."""
-    said = [f"completed, but {why}" for why in audit.invalid]
-    summary = audit.files.record("summary.json")
-    row = {} if summary is None else summary["run"]
+    stated_invalid = () if audit.measured is None else audit.measured["invalid"]
+    said = [f"completed, but {why}" for why in audit.invalid if why not in stated_invalid]
+    row = audit.measured and audit.measured["values"]
+    if row is None:
+        summary = audit.files.record("summary.json")
+        row = {} if summary is None else summary["run"]
     if (stated := row.get("energy_j")) is not None and "energy_j" not in audit.values:
         said.append(f"energy_j is {stated:.9g}, and not known by the raw files")
     for name, value in audit.values.items():
@@ -552,10 +612,11 @@ def differences(audit: Audit) -> list[str]:
 def audit_run(files: Files) -> tuple[Audit | None, list[str]]:
     """A run read again, and what differs; no audit if it is damaged, or has no result to audit."""
     try:
-        outcome = files.record("outcome.json")
-        profiled = files.name.rpartition("/")[2] == PROFILED
-        if outcome is None or outcome.get("outcome") != "completed" or profiled:
-            return None, []
+        if files.record("measured.json") is None:
+            outcome = files.record("outcome.json") or {}
+            profiled = files.name.rpartition("/")[2] == PROFILED
+            if outcome.get("outcome") != "completed" or profiled:
+                return None, []
         audit = Audit(files)
         return audit, differences(audit)
     except DamagedError as error:

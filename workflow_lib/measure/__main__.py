@@ -1,0 +1,211 @@
+"""``triptych measure [options] -- COMMAND …``: run a command, and measure what it takes.
+
+Put these words before a command that trains, in a batch script or on a workstation. All GPUs of the
+job are sampled, on all of its nodes. The command's exit code, output and environment stay its own;
+--steps hook adds two variables, which say where steps are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from workflow_lib import audit
+from workflow_lib.measure import sampling, summary
+from workflow_lib.measure.allocation import find_allocation
+from workflow_lib.measure.command import Command, CommandEnd
+from workflow_lib.measure.log_steps import PATTERNS, LogSteps, PatternError, own_log
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
+
+_HOOK_FILES = ("sitecustomize.py", "triptych_steps.py")
+MEASURED = "measured.json"
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="the run's directory (default: triptych-<job>)"
+    )
+    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="of all ranks together")
+    parser.add_argument("--tokens", type=int, metavar="N", help="of the whole command")
+    parser.add_argument(
+        "--steps",
+        default="auto",
+        choices=("auto", "none", "log", "hook"),
+        help="how steps are seen: by the log that this process's output goes to, or by torch's "
+        "optimizer hook; auto takes the log if there is one, and triptych_steps where it is used",
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="the program's log, with its steps"
+    )
+    parser.add_argument(
+        "--pattern", metavar="NAME|REGEX", help=f"its lines: {', '.join(PATTERNS)}, or your own"
+    )
+    parser.add_argument("--warmup-steps", type=int, default=3, metavar="N", help="do not count (3)")
+    parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="of samples (10)")
+    parser.add_argument(
+        "--simulate", type=int, default=0, metavar="N", help="simulate N GPUs a node, for trying it"
+    )
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND …")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure") -> int:
+    """Measure a command, and end as it ends; returns only if nothing was started."""
+    parser = command_line(prog)
+    options = parser.parse_args(arguments)
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not words:
+        parser.error("give the command after --, as in: triptych measure -- python3 train.py")
+    allocation = find_allocation(os.environ)
+    if allocation.is_other_task:
+        _say("this is one of several tasks; the first one measures. Put measure before srun")
+        Command(words, os.environ).wait().follow()
+    directory = options.output or Path(
+        f"triptych-{allocation.job_id or time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    try:
+        _measure(options, words, directory.absolute(), allocation)
+    except (OSError, PatternError) as error:
+        parser.error(f"nothing was started: {error}")
+    return 1
+
+
+def _measure(
+    options: argparse.Namespace, words: Sequence[str], directory: Path, allocation: Any
+) -> None:
+    paths = RunPaths(directory)
+    if paths.telemetry.exists():
+        raise OSError(f"{directory} has a run already; name another --output")
+    for path in (paths.steps, paths.telemetry):
+        path.mkdir(parents=True)
+    log = None if options.steps in ("none", "hook") else options.log or own_log()
+    follower = None
+    if log is not None:
+        follower = LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
+    environment = _environment(options, paths)
+    samplers = sampling.Samplers(directory, allocation, options.rate, options.simulate)
+    samplers.wait_until_ready()
+    if samplers.problem:
+        _say(f"{samplers.problem}; the command runs all the same")
+    command = Command(words, environment)
+    if follower is not None:
+        follower.start()
+    end = command.wait()
+    try:
+        if follower is not None:
+            follower.stop()
+        samplers.stop()
+        _conclude(options, words, directory, end, samplers.problem, allocation.job_id)
+    except Exception as error:  # whatever fails here, the command's end stays its own
+        _say(f"the summary failed: {type(error).__name__}: {error}; files are in {directory}")
+    end.follow()
+
+
+def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, str]:
+    if options.steps != "hook":
+        return os.environ
+    hook = paths.directory / "hook"
+    hook.mkdir()
+    for name in _HOOK_FILES:
+        (hook / name).write_bytes(_packaged(f"hook/{name}"))
+    search = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{hook}{os.pathsep}{search}" if search else str(hook),
+        "TRIPTYCH_STEPS": str(paths.steps),
+        "TRIPTYCH_WARMUP_STEPS": str(options.warmup_steps),
+    }
+
+
+def _packaged(name: str) -> bytes:
+    """A file of this package, from its directory or from the zip that it is in."""
+    loader = globals()["__loader__"]
+    return bytes(
+        loader.get_data(str(Path(__file__).with_name(name.split("/")[0]) / name.split("/")[1]))
+    )
+
+
+def _conclude(
+    options: argparse.Namespace,
+    words: Sequence[str],
+    directory: Path,
+    end: CommandEnd,
+    problem: str,
+    job_id: str | None,
+) -> None:
+    paths = RunPaths(directory)
+    rung, files = summary.step_files(directory)
+    nodes = paths.sampled_nodes()
+    simulated = [
+        audit.Files("", lambda name: audit.read_file(directory, name)).record(
+            f"telemetry/{node}.json"
+        )
+        or {}
+        for node in nodes
+    ]
+    told = {
+        # Arguments may hold secrets, so that only the program's own name is written.
+        "program": Path(words[0]).name,
+        "job_id": job_id,
+        "started_unix_s": end.started_unix_s,
+        "ended_unix_s": end.ended_unix_s,
+        "exit_code": end.exit_code,
+        "signal": end.signal,
+        "nodes": nodes,
+        "simulated": any(record.get("simulated") for record in simulated),
+        "rung": rung,
+        "steps": files,
+        "warmup_steps": options.warmup_steps,
+        "tokens_per_step": options.tokens_per_step,
+        "tokens": options.tokens,
+    }
+    record = summary.summarise(directory, told)
+    if problem:
+        record["invalid"].insert(0, problem)
+    write_json(directory / MEASURED, record)
+    if end.problem:
+        _say(f"{words[0]}: {end.problem}")
+    with suppress(OSError):
+        for line in summary.lines_of(record, directory):
+            print(f"triptych  {line}", file=sys.stderr)
+        sys.stderr.flush()
+    shutil.rmtree(directory / "hook", ignore_errors=True)
+
+
+def _say(sentence: str) -> None:
+    print(f"triptych measure: {sentence}", file=sys.stderr, flush=True)
+
+
+def _sample(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="triptych sample")
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--simulate", type=int)
+    parser.add_argument("directory", type=Path)
+    options = parser.parse_args(arguments)
+    return sampling.sample(options.directory, options.rate, options.simulate)
+
+
+COMMANDS = {"sample": _sample, "audit": audit.main, "measure": main}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One of the commands of the zipapp; ``measure`` if none is named."""
+    if arguments and arguments[0] in COMMANDS:
+        return COMMANDS[arguments[0]](arguments[1:])
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

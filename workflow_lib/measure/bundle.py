@@ -1,0 +1,93 @@
+"""``python -m workflow_lib.measure.bundle``: builds ``dist/triptych.pyz``, one file that measures.
+
+It holds what measure imports, with an empty ``records`` package, whose whole table of names nothing
+here needs, and NVIDIA's binding (nvidia-ml-py, BSD licence). The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ENTRY = "workflow_lib.measure.__main__"
+#: a package whose own imports are left out
+EMPTY = "workflow_lib.records"
+HOOK = "workflow_lib/measure/hook"
+BINDING = "nvidia-ml-py"
+_MAIN = f"import sys\n\nfrom {ENTRY} import run\n\nsys.exit(run(sys.argv[1:]))\n"
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_WHEN = (2020, 1, 1, 0, 0, 0)
+
+
+def modules_behind(entry: str) -> dict[str, Path]:
+    """A module, all that it imports of this package, directly or not, and the packages of these."""
+    reached: dict[str, Path] = {}
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        path = _file_of(name)
+        if path is None or name in reached:
+            continue
+        reached[name] = path
+        waiting.append(name.rpartition(".")[0])
+        if name == EMPTY:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+    return reached
+
+
+def _file_of(name: str) -> Path | None:
+    if name.partition(".")[0] != "workflow_lib":
+        return None
+    base = ROOT / name.replace(".", "/")
+    found = (path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file())
+    return next(found, None)
+
+
+def contents() -> dict[str, bytes]:
+    """Name in the archive → content."""
+    files = {"__main__.py": _MAIN.encode()}
+    for name, path in modules_behind(ENTRY).items():
+        files[str(path.relative_to(ROOT))] = b"" if name == EMPTY else path.read_bytes()
+    for path in (ROOT / HOOK).glob("*.py"):
+        files[str(path.relative_to(ROOT))] = path.read_bytes()
+    for file in metadata.files(BINDING) or ():
+        if file.name == "pynvml.py" or "licenses" in file.parts or file.name == "METADATA":
+            files[str(file)] = Path(str(file.locate())).read_bytes()
+    return files
+
+
+def write(output: Path) -> None:
+    """Write the archive, executable. Raises OSError."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("wb") as stream:
+        stream.write(_SHEBANG)
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in sorted(contents().items()):
+                member = zipfile.ZipInfo(name, _WHEN)
+                member.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(member, content)
+    output.chmod(0o755)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Build it; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.measure.bundle", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("dist/triptych.pyz"))
+    output: Path = parser.parse_args(arguments).output
+    write(output)
+    print(f"{output}: {output.stat().st_size / 1024:.0f} KiB, for Python 3.9 and later")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Steps by the lines of a program's log, which is read while it grows.
+
+A pattern has a named group ``step``, and may have ``step_s`` (seconds of a step, as the program
+tells), ``step_ms``, ``tokens_per_s`` and ``loss``. A line ends all steps since the line before it,
+and is dated when it appears in the file. A program that keeps its lines back is found out: its own
+seconds then differ from those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+#: the columns of ``steps/log.csv``
+COLUMNS = (
+    "step",
+    "phase",
+    "started_unix_s",
+    "ended_unix_s",
+    "steps",
+    "told_step_s",
+    "loss",
+    "pattern",
+)
+#: bytes of a line that are looked at
+_LONGEST_LINE = 4096
+_NUMBER = r"[-+]?(?:\d[\d,]*)?\.?\d+(?:[eE][-+]?\d+)?"
+_BEFORE = r"(?:\x1b\[[0-9;]*m|\s)*"
+
+#: name → the lines of a program
+PATTERNS: Mapping[str, str] = {
+    # Megatron-LM's training_log: " iteration       10/     100 | consumed samples: …"
+    "megatron-lm": rf"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration "
+    rf"\(ms\): (?P<step_ms>{_NUMBER})(?:.*?lm loss: (?P<loss>{_NUMBER}))?",
+    # torchtitan's metrics: "step:  1  loss:  8.1  …  tps: 7,000"
+    "torchtitan": rf"\bstep:{_BEFORE}(?P<step>\d+){_BEFORE}loss:{_BEFORE}(?P<loss>{_NUMBER})",
+    # DeepSpeed's engine: "step=10, skipped=0, lr=[…"
+    "deepspeed": r"\bstep=(?P<step>\d+), skipped=\d+, lr=",
+    # NeMo's and Lightning's own logger: "… global_step: 9 | reduced_train_loss: 10.8 | …"
+    "nemo": rf"\bglobal_step: (?P<step>\d+) \|(?:.*?reduced_train_loss: (?P<loss>{_NUMBER}))?"
+    rf"(?:.*?train_step_timing in s: (?P<step_s>{_NUMBER}))?",
+    # tqdm, as in transformers: "| 10/100 [00:10<01:30,  1.02s/it"
+    "tqdm": r"\|\s*(?P<step>\d+)/\d+ \[[\d:]+<[\d:?]+,\s*[\d.?]+(?:s/it|it/s)",
+    # MLPerf's logger, of a step in its metadata
+    "mllog": r'^:::MLLOG \{.*"(?:step_num|step)": (?P<step>\d+)',
+}
+
+
+class PatternError(Exception):
+    """A pattern cannot be used. The message says why."""
+
+
+def compiled(pattern: str) -> tuple[str, re.Pattern[str]]:
+    """A pattern by its name, or one's own; with what it is called. Raises PatternError."""
+    if pattern in PATTERNS:
+        return pattern, re.compile(PATTERNS[pattern])
+    try:
+        own = re.compile(pattern)
+    except re.error as error:
+        raise PatternError(f"{pattern!r} is no regular expression: {error}") from None
+    if "step" not in own.groupindex:
+        known = ", ".join(PATTERNS)
+        raise PatternError(
+            f"{pattern!r} has no group (?P<step>…), and is none of the named patterns: {known}"
+        )
+    return "own", own
+
+
+class LogSteps:
+    """Follows a log in a thread, and writes ``steps/log.csv``."""
+
+    def __init__(self, log: Path, steps: Path, pattern: str | None, warmup_steps: int) -> None:
+        """Lines from now on count. Without a pattern the first named one that fits is taken.
+
+        Raises PatternError.
+        """
+        chosen = [compiled(pattern)] if pattern else [compiled(name) for name in PATTERNS]
+        self._patterns = dict(chosen)
+        self._log = log
+        self._offset = log.stat().st_size if log.exists() else 0
+        self._path = steps / "log.csv"
+        self._warmup_steps = warmup_steps
+        self._rest = b""
+        self._latest: tuple[int, float] | None = None
+        self._rows: list[list[object]] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="log", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Not before the command was started, which forks."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read the log to its end."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        with self._path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            while True:
+                last = self._stopping.is_set()
+                for row in self._new_rows():
+                    writer.writerow(row)
+                stream.flush()
+                if last:
+                    return
+                self._stopping.wait(0.02)
+
+    def _new_rows(self) -> list[list[object]]:
+        rows: list[list[object]] = []
+        with contextlib.suppress(OSError), self._log.open("rb") as stream:
+            stream.seek(self._offset)
+            while content := stream.read(1 << 20):
+                now = time.time()
+                self._offset += len(content)
+                *lines, self._rest = re.split(rb"[\r\n]", self._rest + content)
+                # Of a line without an end no more is kept than any pattern needs.
+                self._rest = self._rest[-_LONGEST_LINE:]
+                for line in lines:
+                    if row := self._row(line.decode("utf-8", "replace")[:_LONGEST_LINE], now):
+                        rows.append(row)
+        return rows
+
+    def _row(self, line: str, now: float) -> list[object] | None:
+        for name, pattern in self._patterns.items():
+            found = pattern.search(line)
+            if found is None:
+                continue
+            if len(self._patterns) > 1:
+                self._patterns = {name: pattern}
+            values = found.groupdict()
+            step = int(values["step"])
+            before, self._latest = self._latest, (step, now)
+            if before is None or step <= before[0]:
+                return None
+            told_s = _number(values.get("step_s"))
+            if (told_ms := _number(values.get("step_ms"))) is not None:
+                told_s = told_ms / 1e3
+            phase = "measured" if before[0] >= self._warmup_steps else "warmup"
+            row = [step, phase, f"{before[1]:.6f}", f"{now:.6f}", step - before[0], told_s]
+            row += [_number(values.get("loss")), name]
+            return ["" if value is None else value for value in row]
+        return None
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text.replace(",", ""))
+
+
+def own_log(descriptor: int = 1) -> Path | None:
+    """The file that this process's output goes to, as in a batch script; None if it is none."""
+    try:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    except OSError:
+        return None
+    return path if path.is_file() else None

@@ -1,0 +1,256 @@
+"""What a measured command took: ``measured.json``, and ten lines for the terminal.
+
+Energy, steps and validity are those of the auditor (workflow_lib.audit), from the files that the
+samplers and the program's ranks left.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.audit import Audit, DamagedError, Files, read_file
+from workflow_lib.records.paths import RunPaths
+
+#: rungs: how steps are seen
+NO_STEPS, LOG, RECORDS, HOOK, CALLS = range(5)
+RUNGS = (
+    "the whole command",
+    "lines of the log",
+    "records of the trainer",
+    "torch's optimizer hook",
+    "triptych_steps in the code",
+)
+FORMAT = 1
+#: counters of throttling, and what each tells
+_THROTTLES = {
+    "throttle_power_cap_s": "power cap",
+    "throttle_sw_thermal_s": "heat",
+    "throttle_hw_thermal_s": "heat, by the hardware",
+    "throttle_power_brake_s": "power brake",
+}
+#: a GPU lags if its clock is this share below the mean of all
+_LAGS = 0.02
+
+
+def step_files(directory: Path) -> tuple[int, list[str]]:
+    """How steps were seen, at best, and the files that have them, by their names in the run.
+
+    Ranks that the hook saw get the names of the contract.
+    """
+    steps = RunPaths(directory).steps
+    by_calls = sorted(steps.glob("rank*.csv"))
+    rung = CALLS
+    if not by_calls:
+        rung = HOOK
+        for path in sorted(steps.glob("hook-rank*")):
+            path.rename(path.with_name(path.name[len("hook-") :]))
+        by_calls = sorted(steps.glob("rank*.csv"))
+    if by_calls:
+        return rung, [f"steps/{path.name}" for path in by_calls]
+    log = steps / "log.csv"
+    if log.is_file() and log.read_bytes().count(b"\n") > 1:
+        return LOG, ["steps/log.csv"]
+    return NO_STEPS, []
+
+
+def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of ``measured.json``. ``told`` is what is known without the raw files."""
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        **told,
+        "values": {},
+        "missing": {},
+        "invalid": [],
+        "gpus": [],
+    }
+    text = json.dumps(record)
+    content = {"measured.json": text.encode()}
+    read = functools.partial(read_file, directory)
+    try:
+        audit = Audit(Files(str(directory), lambda name: content.get(name) or read(name)))
+    except (DamagedError, KeyError, TypeError, ValueError) as error:
+        record["invalid"] = [str(error)]
+        record["missing"] = dict.fromkeys(("energy_j", "step_time_s"), "damaged")
+        return record
+    record["values"] = audit.values
+    record["invalid"] = list(dict.fromkeys(audit.invalid))
+    record["window_unix_s"] = list(audit.window)
+    record["gpus"] = list(_gpus(directory, audit))
+    record["missing"] = _missing(record, told)
+    return record
+
+
+def _missing(record: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
+    """Measure → the code of the reason why it is not known."""
+    values = record["values"]
+    missing = {}
+    if "counted_steps" not in values:
+        for name in ("counted_steps", "step_time_s", "energy_per_step_j"):
+            missing[name] = "steps_not_seen"
+    if "tokens_per_s" not in values:
+        for name in ("tokens_per_s", "energy_per_token_j"):
+            missing[name] = "tokens_not_told"
+    if "energy_j" not in values:
+        why = "no_gpus" if not record["gpus"] else "energy_not_covered"
+        for name in ("energy_j", "energy_integral_j", "power_mean_w"):
+            missing[name] = why
+        missing.setdefault("energy_per_token_j", why)
+        missing.setdefault("energy_per_step_j", why)
+    return missing
+
+
+def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
+    """Means of each GPU over the window; a value that no reading tells is null."""
+    paths = RunPaths(directory)
+    for node in sorted(audit.gpus):
+        if not paths.telemetry_start(node).exists():
+            continue
+        start = json.loads(paths.telemetry_start(node).read_text(encoding="utf-8"))
+        samples = _within(paths.gpu_samples(node), audit.window)
+        counters = _within(paths.gpu_counters(node), audit.window)
+        for gpu, entry in enumerate(start["gpus"]):
+            own = [row for row in samples if row["gpu"] == str(gpu)]
+            counted = [row for row in counters if row["gpu"] == str(gpu)]
+            temperatures = _numbers(own, "temperature_c")
+            yield {
+                "node": node,
+                "gpu": gpu,
+                "uuid": entry.get("uuid"),
+                "name": entry.get("name"),
+                "power_mean_w": _mean(_numbers(own, "power_w")),
+                "temperature_mean_c": _mean(temperatures),
+                "temperature_max_c": max(temperatures, default=None),
+                "sm_clock_mean_mhz": _mean(_numbers(own, "sm_clock_mhz")),
+                "throttle_shares": {
+                    name: share
+                    for name in _THROTTLES
+                    if (share := _growth_share(counted, name)) is not None
+                },
+            }
+
+
+def _within(path: Path, window: Sequence[float]) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="ascii", newline="") as stream:
+            return [
+                row
+                for row in csv.DictReader(stream)
+                if window[0] <= float(row["unix_time_s"] or math.nan) <= window[1]
+            ]
+    except FileNotFoundError:
+        return []
+
+
+def _numbers(rows: Sequence[Mapping[str, str]], column: str) -> list[float]:
+    return [float(row[column]) for row in rows if row.get(column)]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _growth_share(rows: Sequence[Mapping[str, str]], counter: str) -> float | None:
+    """By which share of the time a counter of seconds grew."""
+    known = [row for row in rows if row.get(counter)]
+    if len(known) < 2:
+        return None
+    first, last = known[0], known[-1]
+    apart_s = float(last["unix_time_s"]) - float(first["unix_time_s"])
+    return (float(last[counter]) - float(first[counter])) / apart_s if apart_s > 0 else None
+
+
+def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
+    """Ten lines at most, for the terminal."""
+    values, gpus = record["values"], record["gpus"]
+    lines = [_time_line(record)]
+    if record["simulated"]:
+        lines.append("GPUs      SIMULATED: these are no measurements")
+    energy_j = values.get("energy_j")
+    if energy_j is not None:
+        lines.append(
+            f"energy    {_si(energy_j, 'J')} of {len(gpus)} GPUs on {len(record['nodes'])} nodes, "
+            f"{values['power_mean_w']:.1f} W, by their own sensors"
+        )
+    else:
+        lines.append(f"energy    not known: {_WHY[record['missing']['energy_j']]}")
+    per = []
+    if (token_j := values.get("energy_per_token_j")) is not None:
+        per.append(f"{token_j:.4g} J/token, {values['tokens_per_s']:,.0f} tokens/s")
+    if (step_j := values.get("energy_per_step_j")) is not None:
+        per.append(f"{step_j:.4g} J/step")
+    if "tokens_per_s" in record["missing"]:
+        per.append(f"J/token not known: {_WHY[record['missing']['tokens_per_s']]}")
+    lines.append("cost      " + ", ".join(per))
+    if gpus:
+        lines += _gpu_lines(gpus)
+    if record["invalid"]:
+        lines.append(f"NOT VALID {record['invalid'][0]}")
+        if more := len(record["invalid"]) - 1:
+            lines.append(f"          and {more} more: see measured.json")
+    elif energy_j is not None:
+        lines.append("valid     telemetry covers all of it, and counters agree with power")
+    lines.append(f"files     {directory}")
+    return lines
+
+
+_WHY = {
+    "steps_not_seen": "no steps were seen",
+    "tokens_not_told": "give --tokens-per-step",
+    "no_gpus": "no GPUs were seen",
+    "energy_not_covered": "telemetry does not cover all of it",
+    "damaged": "a file is damaged",
+}
+
+
+def _time_line(record: Mapping[str, Any]) -> str:
+    values = record["values"]
+    whole_s = record["ended_unix_s"] - record["started_unix_s"]
+    line = f"time      {whole_s:.1f} s"
+    if steps := values.get("counted_steps"):
+        line += (
+            f", of which {steps} steps of {values['step_time_s']:.4g} s in "
+            f"{values['measured_duration_s']:.1f} s count (by {RUNGS[record['rung']]})"
+        )
+    return line
+
+
+def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
+    temperatures = [gpu["temperature_max_c"] for gpu in gpus if gpu["temperature_max_c"]]
+    lines = []
+    if temperatures:
+        hottest = max(gpus, key=lambda gpu: gpu["temperature_max_c"] or -math.inf)
+        lines.append(f"heat      up to {max(temperatures):g} °C ({_place(hottest)})")
+    throttled = []
+    for name, word in _THROTTLES.items():
+        shares = [gpu["throttle_shares"][name] for gpu in gpus if name in gpu["throttle_shares"]]
+        if shares and max(shares) >= 0.0005:
+            throttled.append(f"{word} {100 * statistics.fmean(shares):.1f} % of the time")
+    lines.append("throttled " + (", ".join(throttled) or "never, as far as the driver tells"))
+    clocks = [gpu["sm_clock_mean_mhz"] for gpu in gpus if gpu["sm_clock_mean_mhz"]]
+    if len(clocks) > 1 and len(clocks) == len(gpus):
+        slowest = min(gpus, key=lambda gpu: gpu["sm_clock_mean_mhz"])
+        below = 1 - slowest["sm_clock_mean_mhz"] / statistics.fmean(clocks)
+        lines.append(
+            f"lags      {_place(slowest)}: its clock is {100 * below:.1f} % below the mean"
+            if below >= _LAGS
+            else f"lags      none: each clock is within {100 * _LAGS:g} % of the mean"
+        )
+    return lines
+
+
+def _place(gpu: Mapping[str, Any]) -> str:
+    return f"GPU {gpu['gpu']} on {gpu['node']}, {gpu['uuid']}"
+
+
+def _si(value: float, unit: str) -> str:
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
