@@ -27,7 +27,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment measure test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -133,6 +133,9 @@ claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS,
 	@$(BIN)/python -m workflow_lib.claims \
 	  $(if $(SWEEPS),$(foreach sweep,$(SWEEPS),"$(call sweep_of,$(sweep))"),rebuilt/evidence/*/results/sweeps/*) \
 	  --project config --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
+
+measure: $(VENV)/.installed-analysis ## build dist/triptych.pyz, one file that measures any command
+	@$(BIN)/python -m workflow_lib.measure.bundle
 
 profiles: $(VENV)/.installed ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(BIN)/python profiles/register.py

@@ -37,6 +37,7 @@ COMMANDS = {
     "report": Command("report.__main__", "draw the figures of a sweep's tables, or write its page"),
     "compare": Command("comparison.__main__", "two sweeps side by side"),
     "archive": Command("archive.__main__", "pack a sweep into one file, or rebuild it from that"),
+    "measure": Command("measure.__main__", "run a command of yours, and measure what it takes"),
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),
     "project": Command("projection.__main__", "what a model would do on more GPUs", "project"),
     "slots": Command("placement.__main__", "GPUs that are slow or hot, by a sweep", "slots"),

@@ -8,6 +8,7 @@ job are sampled, on all of its nodes. The command's exit code, output and enviro
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -15,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from workflow_lib import audit
 from workflow_lib.measure import sampling, summary
@@ -43,8 +43,8 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         "--steps",
         default="auto",
         choices=("auto", "none", "log", "hook"),
-        help="how steps are seen: by the log that this process's output goes to, or by torch's "
-        "optimizer hook; auto takes the log if there is one, and triptych_steps where it is used",
+        help="how steps are seen: by lines of the log that the output goes to, or by torch's "
+        "optimizer hook and triptych_steps; auto is the log, where the output goes to a file",
     )
     parser.add_argument(
         "--log", type=Path, metavar="FILE", help="the program's log, with its steps"
@@ -72,45 +72,44 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     if allocation.is_other_task:
         _say("this is one of several tasks; the first one measures. Put measure before srun")
         Command(words, os.environ).wait().follow()
-    directory = options.output or Path(
-        f"triptych-{allocation.job_id or time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    try:
-        _measure(options, words, directory.absolute(), allocation)
-    except (OSError, PatternError) as error:
-        parser.error(f"nothing was started: {error}")
-    return 1
-
-
-def _measure(
-    options: argparse.Namespace, words: Sequence[str], directory: Path, allocation: Any
-) -> None:
-    paths = RunPaths(directory)
-    if paths.telemetry.exists():
-        raise OSError(f"{directory} has a run already; name another --output")
-    for path in (paths.steps, paths.telemetry):
-        path.mkdir(parents=True)
     log = None if options.steps in ("none", "hook") else options.log or own_log()
-    follower = None
-    if log is not None:
-        follower = LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
-    environment = _environment(options, paths)
-    samplers = sampling.Samplers(directory, allocation, options.rate, options.simulate)
+    stamp = allocation.job_id or time.strftime("%Y%m%d-%H%M%S")
+    try:
+        paths = _new_directory(options.output or Path(f"triptych-{stamp}"))
+        follower = log and LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
+        environment = _environment(options, paths)
+    except PatternError as error:
+        parser.error(f"nothing was started: {error}")
+    except OSError as error:
+        _say(f"{error.filename}: {error.strerror}; the command runs, and is not measured")
+        Command(words, os.environ).wait().follow()
+    samplers = sampling.Samplers(paths.directory, allocation, options.rate, options.simulate)
     samplers.wait_until_ready()
     if samplers.problem:
         _say(f"{samplers.problem}; the command runs all the same")
     command = Command(words, environment)
-    if follower is not None:
+    if follower:
         follower.start()
     end = command.wait()
     try:
-        if follower is not None:
+        if follower:
             follower.stop()
         samplers.stop()
-        _conclude(options, words, directory, end, samplers.problem, allocation.job_id)
+        _conclude(options, words, paths, end, samplers.problem, allocation.job_id)
     except Exception as error:  # whatever fails here, the command's end stays its own
-        _say(f"the summary failed: {type(error).__name__}: {error}; files are in {directory}")
+        _say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
     end.follow()
+    return end.exit_code
+
+
+def _new_directory(wanted: Path) -> RunPaths:
+    """A run's directory that has no run yet: ``wanted``, or with a number, as of a job that runs
+    again. Raises OSError."""
+    names = (wanted, *(Path(f"{wanted}-{number}") for number in range(2, 10_000)))
+    paths = next(p for p in map(RunPaths, map(Path.absolute, names)) if not p.telemetry.exists())
+    for path in (paths.steps, paths.telemetry):
+        path.mkdir(parents=True, exist_ok=True)
+    return paths
 
 
 def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, str]:
@@ -130,31 +129,22 @@ def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, s
 
 
 def _packaged(name: str) -> bytes:
-    """A file of this package, from its directory or from the zip that it is in."""
-    loader = globals()["__loader__"]
-    return bytes(
-        loader.get_data(str(Path(__file__).with_name(name.split("/")[0]) / name.split("/")[1]))
-    )
+    """A file beside this one, from the directory or the zip that it is in."""
+    return bytes(globals()["__loader__"].get_data(str(Path(__file__).parent / name)))
 
 
 def _conclude(
     options: argparse.Namespace,
     words: Sequence[str],
-    directory: Path,
+    paths: RunPaths,
     end: CommandEnd,
     problem: str,
     job_id: str | None,
 ) -> None:
-    paths = RunPaths(directory)
+    directory = paths.directory
     rung, files = summary.step_files(directory)
     nodes = paths.sampled_nodes()
-    simulated = [
-        audit.Files("", lambda name: audit.read_file(directory, name)).record(
-            f"telemetry/{node}.json"
-        )
-        or {}
-        for node in nodes
-    ]
+    starts = [json.loads(paths.telemetry_start(node).read_bytes()) for node in nodes]
     told = {
         # Arguments may hold secrets, so that only the program's own name is written.
         "program": Path(words[0]).name,
@@ -164,7 +154,7 @@ def _conclude(
         "exit_code": end.exit_code,
         "signal": end.signal,
         "nodes": nodes,
-        "simulated": any(record.get("simulated") for record in simulated),
+        "simulated": any(start["simulated"] for start in starts),
         "rung": rung,
         "steps": files,
         "warmup_steps": options.warmup_steps,
@@ -197,7 +187,13 @@ def _sample(arguments: Sequence[str]) -> int:
     return sampling.sample(options.directory, options.rate, options.simulate)
 
 
-COMMANDS = {"sample": _sample, "audit": audit.main, "measure": main}
+def _print_steps(_: Sequence[str]) -> int:
+    print(_packaged("hook/triptych_steps.py").decode(), end="")
+    return 0
+
+
+#: of the zipapp; "steps" prints the module that tells steps in a program's own code
+COMMANDS = {"sample": _sample, "steps": _print_steps, "audit": audit.main, "measure": main}
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -81,7 +81,9 @@ def write(output: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Build it; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.measure.bundle", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m workflow_lib.measure.bundle", description=__doc__
+    )
     parser.add_argument("--output", type=Path, default=Path("dist/triptych.pyz"))
     output: Path = parser.parse_args(arguments).output
     write(output)

@@ -12,7 +12,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class Command:
         if self.pid == 0:
             _become(words, environment, before, writing)
         os.close(writing)
-        with open(reading, "rb") as stream:
+        with os.fdopen(reading, "rb") as stream:
             # Closed by exec, so that nothing is read unless it fails.
             failed = stream.read()
         self._error = int(failed) if failed else 0
@@ -95,13 +95,17 @@ class Command:
         return CommandEnd(self._started_unix_s, now, os.WEXITSTATUS(status))
 
 
+def end_with_parent() -> None:
+    """Have the kernel ask this process to end once its parent has, even if that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _become(
-    words: Sequence[str], environment: Mapping[str, str], mask: Sequence[int], writing: int
+    words: Sequence[str], environment: Mapping[str, str], mask: Iterable[int], writing: int
 ) -> None:
     """Become the command, in a child of this process. Ends the child if that fails."""
     try:
-        # If this process is killed, the command is asked to end, as no one waits for it any more.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        end_with_parent()
         # Python ignores these; what is ignored stays so in the command.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

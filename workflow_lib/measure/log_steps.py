@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import os
 import re
 import threading
 import time
@@ -39,7 +38,8 @@ PATTERNS: Mapping[str, str] = {
     "megatron-lm": rf"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration "
     rf"\(ms\): (?P<step_ms>{_NUMBER})(?:.*?lm loss: (?P<loss>{_NUMBER}))?",
     # torchtitan's metrics: "step:  1  loss:  8.1  …  tps: 7,000"
-    "torchtitan": rf"\bstep:{_BEFORE}(?P<step>\d+){_BEFORE}loss:{_BEFORE}(?P<loss>{_NUMBER})",
+    "torchtitan": rf"(?:^|\W|\x1b\[\d+m)step:{_BEFORE}(?P<step>\d+)"
+    rf"{_BEFORE}loss:{_BEFORE}(?P<loss>{_NUMBER})",
     # DeepSpeed's engine: "step=10, skipped=0, lr=[…"
     "deepspeed": r"\bstep=(?P<step>\d+), skipped=\d+, lr=",
     # NeMo's and Lightning's own logger: "… global_step: 9 | reduced_train_loss: 10.8 | …"
@@ -158,7 +158,7 @@ def _number(text: str | None) -> float | None:
 def own_log(descriptor: int = 1) -> Path | None:
     """The file that this process's output goes to, as in a batch script; None if it is none."""
     try:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:
         return None
     return path if path.is_file() else None

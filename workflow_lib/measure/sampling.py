@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import workflow_lib
 from workflow_lib.measure.allocation import Allocation, sampler_environment
+from workflow_lib.measure.command import end_with_parent
 from workflow_lib.records.paths import RunPaths, node_name
 from workflow_lib.telemetry.devices.amd import AmdSource
 from workflow_lib.telemetry.devices.host import Host
@@ -139,6 +140,7 @@ class Samplers:
                     stdout=log,
                     stderr=log,
                     env=environment,
+                    preexec_fn=end_with_parent,
                     # Ctrl-C ends the command, and then the samplers, not all at once.
                     start_new_session=True,
                 )

@@ -17,6 +17,7 @@ from typing import Any
 
 from workflow_lib.audit import Audit, DamagedError, Files, read_file
 from workflow_lib.records.paths import RunPaths
+from workflow_lib.words import counted
 
 #: rungs: how steps are seen
 NO_STEPS, LOG, RECORDS, HOOK, CALLS = range(5)
@@ -95,8 +96,9 @@ def _missing(record: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, st
         for name in ("counted_steps", "step_time_s", "energy_per_step_j"):
             missing[name] = "steps_not_seen"
     if "tokens_per_s" not in values:
+        unseen = told["tokens_per_step"] and "counted_steps" not in values
         for name in ("tokens_per_s", "energy_per_token_j"):
-            missing[name] = "tokens_not_told"
+            missing[name] = "steps_not_seen" if unseen else "tokens_not_told"
     if "energy_j" not in values:
         why = "no_gpus" if not record["gpus"] else "energy_not_covered"
         for name in ("energy_j", "energy_integral_j", "power_mean_w"):
@@ -175,8 +177,9 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
     energy_j = values.get("energy_j")
     if energy_j is not None:
         lines.append(
-            f"energy    {_si(energy_j, 'J')} of {len(gpus)} GPUs on {len(record['nodes'])} nodes, "
-            f"{values['power_mean_w']:.1f} W, by their own sensors"
+            f"energy    {_si(energy_j, 'J')} in that time, {values['power_mean_w']:.1f} W, of "
+            f"{counted(len(gpus), 'GPU')} on {counted(len(record['nodes']), 'node')}, by their "
+            "own sensors"
         )
     else:
         lines.append(f"energy    not known: {_WHY[record['missing']['energy_j']]}")

@@ -17,6 +17,7 @@ SELDOM_S = 0.5
 _temperature = partial(SampledColumn, values=Range(0, 200), positive=True)
 _counter = partial(SampledColumn, kind="counter")
 _BYTES_ON_LINKS = "cumulative, over all NVLink or xGMI links"
+_NO_GPM = {"amd": "AMD SMI does not tell how active the parts of a GPU are"}
 _PCIE = {
     "nvidia": "the driver's counters of PCIe have 32 bits, which a link at full speed goes round "
     "in a fraction of a second, so that no reading tells how much went by",
@@ -139,6 +140,41 @@ GPU_COUNTERS = (
                 "number without meaning",
             ),
         )
+    ),
+    *(
+        SampledColumn(
+            *(name, float, "%", description, LATER),
+            kind="mean_since_last",
+            values=Range(0, 100),
+            period_s=2.0,
+            lacking=_NO_GPM,
+        )
+        for name, description in (
+            ("sm_active_percent", "multiprocessors that had work, mean since the reading before"),
+            ("sm_occupancy_percent", "warps that were active, of those that fit; likewise"),
+            ("tensor_active_percent", "time in tensor operations of any kind; likewise"),
+            ("dram_active_percent", "memory bandwidth in use, of the highest; likewise"),
+        )
+    ),
+    *(
+        SampledColumn(
+            *(name, float, "B/s", description, LATER),
+            kind="mean_since_last",
+            values=Range(0, 1e12),
+            period_s=2.0,
+            lacking=_NO_GPM,
+        )
+        for name, description in (
+            ("pcie_sent_bytes_per_s", "over PCIe from the GPU, mean since the reading before"),
+            ("pcie_received_bytes_per_s", "over PCIe to the GPU; likewise"),
+        )
+    ),
+    SampledColumn(
+        *("memory_power_w", float, "W", "power of the GPU's memory alone, as the driver tells"),
+        LATER,
+        positive=True,
+        period_s=2.0,
+        lacking={"amd": "AMD SMI has no power of the memory alone"},
     ),
     # Rare, and also reported as events.
     *(

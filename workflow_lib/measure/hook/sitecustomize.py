@@ -31,6 +31,8 @@ class _Watch:
 
     def backward(self):
         """A backward pass begins, in which optimizers may step."""
+        if not self._backward_ever:
+            self._latest = None  # what stepped before, as DeepSpeed's set-up does, ended no step
         self._backward_seen = self._backward_ever = True
         if self._recorder is not None:
             self._recorder.look()
@@ -58,7 +60,6 @@ class _Watch:
             if self._recorder is None:
                 import triptych_steps
 
-                _count_backward(self)
                 self._recorder = triptych_steps.Recorder("hook-rank")
             mark = self._recorder.mark()
             # Nobody knows when the first step began.
@@ -98,6 +99,7 @@ def _wrap(owner, name, before=None, after=None):
 
 
 def _of_optimizers(module):
+    _count_backward(_watch)
     module.register_optimizer_step_post_hook(lambda optimizer, *_: _watch.stepped(optimizer))
 
 

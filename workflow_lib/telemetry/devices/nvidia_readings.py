@@ -7,7 +7,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from workflow_lib.telemetry.devices.nvidia_collected import Activity
 from workflow_lib.telemetry.devices.nvml import (
+    MEMORY_POWER,
     MEMORY_TEMPERATURE,
     NVLINK_RECEIVED,
     NVLINK_SENT,
@@ -18,6 +20,12 @@ from workflow_lib.telemetry.devices.nvml import (
 )
 from workflow_lib.telemetry.polling import Poll
 from workflow_lib.telemetry.source import UnreadableError
+
+#: what :class:`Activity` tells
+_ACTIVITY = (
+    *("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent"),
+    *("pcie_sent_bytes_per_s", "pcie_received_bytes_per_s"),
+)
 
 
 def tick_polls(nvml: ModuleType, handle: Any) -> list[Poll]:
@@ -107,6 +115,11 @@ def counter_polls(
         Poll(
             ("power_instant_w",),
             fields_reader(nvml, handle, (POWER_INSTANT,), lambda mw: mw / 1e3),
+        ),
+        Poll(_ACTIVITY, Activity(nvml, handle).read),
+        Poll(
+            ("memory_power_w",),
+            fields_reader(nvml, handle, (MEMORY_POWER,), lambda mw: mw / 1e3),
         ),
         Poll(("gpu_fan_speed_percent",), lambda: (call("nvmlDeviceGetFanSpeed"),)),
         Poll(

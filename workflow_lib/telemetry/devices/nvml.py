@@ -89,6 +89,8 @@ def started_nvml() -> ModuleType:
 
 MEMORY_TEMPERATURE = 82
 POWER_INSTANT = 186
+#: average power (field 185) of the memory (scope 2, NVML_POWER_SCOPE_MEMORY), in mW
+MEMORY_POWER = (185, 2)
 #: cumulative time at the software power cap, in ns
 POWER_CAP = 74
 NVLINK_SENT = 138
