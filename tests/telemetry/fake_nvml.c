@@ -17,7 +17,8 @@
  * last "sensor.window" seconds, anew every "sensor.every", until it is "sensor.frozen"; the
  * driver's samples are the mean over the "samples.every" before each multiple of it, and with
  * "samples.again" all that are kept are told at each call. A field is "field.74", of type unsigned
- * long long or of "field.74.type", and answers at the scope 0 or "field.74.scope" alone. "event GPU
+ * long long or of "field.74.type", and answers at the scope 0 or "field.74.scope" alone. "gpm.5" is
+ * a metric of GPM, of which a test hears the mean between two samples. "event GPU
  * TYPE DATA AT" is what nvmlEventSetWait tells from AT on, where the GPU was registered for the
  * type; type 0 is told always.
  *
@@ -367,6 +368,41 @@ int nvmlDeviceGetFieldValues(void *d, int count, FieldValue *values) {
         values[i].type = (int)setting(about, -1, UNSIGNED_LONG_LONG);
         snprintf(about, sizeof about, "%s.scope", key);
         if ((double)values[i].scope != setting(about, -1, 0)) values[i].code = INVALID_ARGUMENT;
+    }
+    return SUCCESS;
+}
+
+/* GPM: a sample is a moment, and a metric the mean of "gpm.ID" between two. */
+typedef struct { double at; int gpu; } GpmSample;
+typedef struct { unsigned id; int code; double value; const char *about[3]; } GpmMetric;
+typedef struct { unsigned version, count; GpmSample *first, *second; GpmMetric metrics[]; } GpmAsked;
+
+int nvmlGpmQueryDeviceSupport(void *d, unsigned *version_and_support) {
+    version_and_support[1] = lookup_gpu("gpm.2", index_of(d)) != NULL;
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(GpmSample **sample) {
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleGet(void *d, GpmSample *sample) {
+    int gpu = index_of(d), code = refusal("gpm", gpu);
+    if (code) return code;
+    sample->at = script_time();
+    sample->gpu = gpu;
+    return SUCCESS;
+}
+
+int nvmlGpmMetricsGet(GpmAsked *asked) {
+    double from = asked->first->at, to = asked->second->at;
+    for (unsigned i = 0; i < asked->count; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "gpm.%u", asked->metrics[i].id);
+        const char *wave = lookup_gpu(key, asked->second->gpu);
+        asked->metrics[i].code = wave ? SUCCESS : NOT_SUPPORTED;
+        if (wave) asked->metrics[i].value = mean_before(wave, to, to - from);
     }
     return SUCCESS;
 }

@@ -61,6 +61,7 @@ def lacking(source: NvidiaSource) -> dict[str, str]:
         ("field_82", ["memory_temperature_c"]),
         ("field_138", ["gpu_link_sent_bytes"]),
         ("field_139", ["gpu_link_received_bytes"]),
+        ("field_185", ["memory_power_w"]),
         ("field_186", ["power_instant_w"]),
         ("samples_every", ["power_mw"]),
     ],
@@ -71,11 +72,42 @@ def test_an_unsupported_reading_is_missing_with_its_reason(
     with played.source(**{key: None}) as source:
         assert lacking(source) == dict.fromkeys(columns, "Not Supported")
         read = {**source.read(0, 0.0), **source.read_counters(0, 0.0, everything=True)}
+        read |= dict.fromkeys(ACTIVITY)  # nothing to tell at the first reading
         assert not read.keys() & set(columns)
         # energy_age_s is filled where the counter is read at its changes.
         never = {*declared_lacking("nvidia"), "energy_age_s"}
         assert read.keys() | never | set(columns) == READINGS.keys() | set(columns)
         assert source.errors == {}
+
+
+#: GPM's metrics, as the library has them
+ACTIVITY = {
+    "sm_active_percent": 93.5,
+    "sm_occupancy_percent": 30.5,
+    "tensor_active_percent": 42.0,
+    "dram_active_percent": 30.0,
+    "pcie_sent_bytes_per_s": 2.0 * 2**20,
+    "pcie_received_bytes_per_s": 4.0 * 2**20,
+}
+
+
+def test_activity_is_the_mean_since_the_reading_before(played: Played) -> None:
+    # Of a square wave of 4 s, the mean of its last second and of the whole.
+    with played.source(gpm_5="square 0 80 4") as source:
+        means = [
+            source.read_counters(0, played.set_time(moment), everything=True)
+            for moment in (2.0, 3.0, 7.0)
+        ]
+    assert [each.get("tensor_active_percent") for each in means] == [0.0, 80.0, 40.0]
+    assert {name: means[2][name] for name in ACTIVITY} == {**ACTIVITY, "tensor_active_percent": 40}
+
+
+def test_a_gpu_without_gpm_says_so_once_for_all_its_metrics(played: Played) -> None:
+    with played.source(gpm_2=None) as source:
+        assert lacking(source).keys() == ACTIVITY.keys()
+    with played.source(gpm_10=None) as source:
+        source.read_counters(0, played.set_time(2.0), everything=True)
+        assert source.errors == {"dram_active_percent: Not Supported": 1}
 
 
 def test_links_are_not_taken_for_link_0_alone(played: Played) -> None:
