@@ -450,6 +450,8 @@ class Audit:
             driver = [each for each in of_driver.get(gpu, []) if each[0] >= curve.times[0]]
             self._check_power(name, gpu, curve, driver, float(start["sample_rate_hz"]))
             best = Curve(driver) if _agrees(curve, driver) else curve
+            # Of a short command the driver's samples may end before it does.
+            best = best if best.between(*self.window) is not None else curve
             integral = best.between(*self.window)
             share = self._share(best, counters.get(gpu, []), most[gpu])
             if integral is not None:

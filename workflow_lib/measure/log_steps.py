@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import re
+import statistics
 import threading
 import time
 from collections.abc import Mapping
@@ -27,12 +28,15 @@ COLUMNS = (
     "loss",
     "pattern",
 )
+#: steps by the lines' times and by what they say differ by less than this share
+_SAME_STEP_SHARE = 0.05
 #: bytes of a line that are looked at
 _LONGEST_LINE = 4096
 _NUMBER = r"[-+]?(?:\d[\d,]*)?\.?\d+(?:[eE][-+]?\d+)?"
 _BEFORE = r"(?:\x1b\[[0-9;]*m|\s)*"
 
-#: name → the lines of a program
+#: Name → the lines of a program. MLPerf's :::MLLOG has none: its "step" counts samples in some
+#: benchmarks, and tokens in others.
 PATTERNS: Mapping[str, str] = {
     # Megatron-LM's training_log: " iteration       10/     100 | consumed samples: …"
     "megatron-lm": rf"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration "
@@ -45,10 +49,9 @@ PATTERNS: Mapping[str, str] = {
     # NeMo's and Lightning's own logger: "… global_step: 9 | reduced_train_loss: 10.8 | …"
     "nemo": rf"\bglobal_step: (?P<step>\d+) \|(?:.*?reduced_train_loss: (?P<loss>{_NUMBER}))?"
     rf"(?:.*?train_step_timing in s: (?P<step_s>{_NUMBER}))?",
-    # tqdm, as in transformers: "| 10/100 [00:10<01:30,  1.02s/it"
+    # tqdm, as in transformers: "| 10/100 [00:10<01:30,  1.02s/it". Only where it is asked for:
+    # loading weights has such bars, too
     "tqdm": r"\|\s*(?P<step>\d+)/\d+ \[[\d:]+<[\d:?]+,\s*[\d.?]+(?:s/it|it/s)",
-    # MLPerf's logger, of a step in its metadata
-    "mllog": r'^:::MLLOG \{.*"(?:step_num|step)": (?P<step>\d+)',
 }
 
 
@@ -75,12 +78,15 @@ def compiled(pattern: str) -> tuple[str, re.Pattern[str]]:
 class LogSteps:
     """Follows a log in a thread, and writes ``steps/log.csv``."""
 
+    COLUMNS = COLUMNS
+
     def __init__(self, log: Path, steps: Path, pattern: str | None, warmup_steps: int) -> None:
         """Lines from now on count. Without a pattern the first named one that fits is taken.
 
         Raises PatternError.
         """
-        chosen = [compiled(pattern)] if pattern else [compiled(name) for name in PATTERNS]
+        named = [pattern] if pattern else [name for name in PATTERNS if name != "tqdm"]
+        chosen = [compiled(name) for name in named]
         self._patterns = dict(chosen)
         self._log = log
         self._offset = log.stat().st_size if log.exists() else 0
@@ -107,19 +113,19 @@ class LogSteps:
             writer.writerow(COLUMNS)
             while True:
                 last = self._stopping.is_set()
-                for row in self._new_rows():
+                for row in self.new_rows(time.time()):
                     writer.writerow(row)
                 stream.flush()
                 if last:
                     return
                 self._stopping.wait(0.02)
 
-    def _new_rows(self) -> list[list[object]]:
+    def new_rows(self, now: float) -> list[list[object]]:
+        """The rows of the lines that have come; ``now`` is when they were seen (Unix time)."""
         rows: list[list[object]] = []
         with contextlib.suppress(OSError), self._log.open("rb") as stream:
             stream.seek(self._offset)
             while content := stream.read(1 << 20):
-                now = time.time()
                 self._offset += len(content)
                 *lines, self._rest = re.split(rb"[\r\n]", self._rest + content)
                 # Of a line without an end no more is kept than any pattern needs.
@@ -153,6 +159,27 @@ class LogSteps:
 
 def _number(text: str | None) -> float | None:
     return None if text is None else float(text.replace(",", ""))
+
+
+def buffering(path: Path) -> str:
+    """Why the times of lines are not those of steps, by the seconds that the program tells itself;
+    "" if they are, or it tells none."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["told_step_s"]]
+    measured = [row for row in rows if row["phase"] == "measured"]
+    if not measured:
+        return ""
+    told_s = statistics.median(float(row["told_step_s"]) for row in measured)
+    seen_s = statistics.median(
+        (float(row["ended_unix_s"]) - float(row["started_unix_s"])) / int(row["steps"])
+        for row in measured
+    )
+    if abs(seen_s - told_s) <= _SAME_STEP_SHARE * told_s:
+        return ""
+    return (
+        f"lines of the log appeared every {seen_s:.3g} s a step, where the program tells "
+        f"{told_s:.3g} s: it keeps its output back. Set PYTHONUNBUFFERED=1"
+    )
 
 
 def own_log(descriptor: int = 1) -> Path | None:

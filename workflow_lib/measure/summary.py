@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib.audit import Audit, DamagedError, Files, read_file
+from workflow_lib.measure.log_steps import buffering
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.words import counted
 
@@ -82,6 +83,8 @@ def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
         return record
     record["values"] = audit.values
     record["invalid"] = list(dict.fromkeys(audit.invalid))
+    if told["rung"] == LOG and (why := buffering(RunPaths(directory).steps / "log.csv")):
+        record["invalid"].append(why)
     record["window_unix_s"] = list(audit.window)
     record["gpus"] = list(_gpus(directory, audit))
     record["missing"] = _missing(record, told)

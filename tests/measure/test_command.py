@@ -1,0 +1,125 @@
+"""The command that is measured notices nothing, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.measure.runs import command, environment, measure, measured
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -SEGV $$", -signal.SIGSEGV), ("kill -KILL $$", -9)],
+)
+def test_it_ends_as_the_command_ends(tmp_path: Path, script: str, code: int) -> None:
+    assert measure(tmp_path, "sh", "-c", script).returncode == code
+    record = measured(tmp_path)
+    assert record["signal"] == (-code if code < 0 else None)
+    assert record["exit_code"] == (128 - code if code < 0 else code)
+
+
+def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(tmp_path: Path) -> None:
+    assert measure(tmp_path, "no-such-command").returncode == 127
+    (tmp_path / "again").mkdir()
+    assert measure(tmp_path / "again", str(tmp_path)).returncode == 126
+
+
+def test_output_and_variables_are_its_own(tmp_path: Path) -> None:
+    alone = subprocess.run(
+        ["env"], env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    under = measure(tmp_path, "env")
+    assert under.stdout.splitlines() == alone.stdout.splitlines()
+
+
+def test_two_runs_of_one_directory_are_both_kept(tmp_path: Path) -> None:
+    for code in (0, 5):
+        assert measure(tmp_path, "sh", "-c", f"exit {code}").returncode == code
+    assert (tmp_path / "run/measured.json").is_file()
+    assert (tmp_path / "run-2/measured.json").is_file()
+
+
+def test_what_cannot_be_measured_runs_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where the directory should be")
+    ended = measure(tmp_path, "sh", "-c", "echo here; exit 4")
+    assert (ended.returncode, ended.stdout) == (4, "here\n")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_is_passed_on_once(tmp_path: Path, number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'echo got >> {tmp_path}/got; exit 7' {name}; touch {tmp_path}/up; "
+    script += "while true; do sleep 0.05; done"
+    with subprocess.Popen(
+        command(tmp_path, "sh", "-c", script), env=environment(), stderr=subprocess.DEVNULL
+    ) as process:
+        wait_for(tmp_path / "up")
+        process.send_signal(number)
+        assert process.wait(60) == 7
+    assert (tmp_path / "got").read_text() == "got\n"
+
+
+def test_a_killed_measure_leaves_no_process(tmp_path: Path) -> None:
+    script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600"
+    with subprocess.Popen(
+        command(tmp_path, "sh", "-c", script), env=environment(), stderr=subprocess.DEVNULL
+    ) as process:
+        wait_for(tmp_path / "pid")
+        sampler = int((tmp_path / "run/telemetry").glob("*.lock").__next__().read_text().split()[1])
+        process.kill()
+    for pid in (int((tmp_path / "pid").read_text()), sampler):
+        wait_until_gone(pid)
+    # What was measured until then can be read.
+    assert len((tmp_path / "run/telemetry").glob("*-counters.csv").__next__().read_text()) > 0
+
+
+def test_a_sampler_that_dies_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    lock = f"{tmp_path}/run/telemetry/*.lock"
+    script = f"kill -9 $(cut -d' ' -f2 {lock}); sleep 0.3; exit 6"
+    assert measure(tmp_path, "sh", "-c", script).returncode == 6
+    record = measured(tmp_path)
+    assert record["invalid"]
+    assert "energy_j" in record["missing"]
+
+
+def test_a_machine_without_gpus_says_so(tmp_path: Path) -> None:
+    ended = measure(tmp_path, "sh", "-c", "exit 2", options=("--simulate=0",))
+    assert ended.returncode == 2
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        assert measured(tmp_path)["missing"]["energy_j"] == "no_gpus"
+
+
+def test_no_argument_and_no_variable_is_written(tmp_path: Path) -> None:
+    secrets = {f"API_TOKEN_{number}": f"planted-{number}-secret" for number in range(40)}
+    arguments = [f"--key={value}" for value in secrets.values()]
+    measure(tmp_path, "true", *arguments, **secrets)
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert written
+    assert not any(b"planted-" in content for content in written)
+
+
+def wait_for(path: Path) -> None:
+    until_s = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def wait_until_gone(pid: int) -> None:
+    until_s = time.monotonic() + 120
+    while True:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z" or os.getpid() == pid:
+            return
+        assert time.monotonic() < until_s
+        time.sleep(0.05)

@@ -1,0 +1,158 @@
+"""measured.json by hand: two nodes of two GPUs, whose power is constant."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib import audit
+from workflow_lib.measure import summary
+from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, RunPaths
+
+T0 = 1_000_000.0
+#: W of each GPU, and its clock in MHz
+GPUS = {"n1": ((300.0, 1900), (320.0, 1900)), "n2": ((310.0, 1900), (350.0, 1700))}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    paths = RunPaths(tmp_path)
+    paths.steps.mkdir()
+    paths.telemetry.mkdir()
+    for node, gpus in GPUS.items():
+        entries = [
+            {"uuid": f"GPU-{node}-{gpu}", "name": "H100", "power_limit_w": 700.0, "package": gpu}
+            for gpu in range(len(gpus))
+        ]
+        start = {"node": node, "source": "nvidia", "simulated": False, "sample_rate_hz": 10.0}
+        text = json.dumps({**start, "gpus": [{**e, "reports_power": True} for e in entries]})
+        paths.telemetry_start(node).write_text(text)
+        ticks = [T0 - 1 + tick / 10 for tick in range(420)]
+        write(
+            paths.gpu_samples(node),
+            [column.name for column in GPU_SAMPLES],
+            [
+                {"unix_time_s": at, "gpu": gpu, "power_w": w, "sm_clock_mhz": mhz,
+                 "temperature_c": 60 + gpu}
+                for at in ticks for gpu, (w, mhz) in enumerate(gpus)
+            ],
+        )  # fmt: skip
+        write(
+            paths.gpu_counters(node),
+            [column.name for column in GPU_COUNTERS],
+            [
+                {"unix_time_s": at, "gpu": gpu, "energy_j": 5000 + w * (at - T0),
+                 "energy_age_s": 0.01, "throttle_power_cap_s": 100 + 0.25 * (at - T0)}
+                for at in ticks[::20] for gpu, (w, _) in enumerate(gpus)
+            ],
+        )  # fmt: skip
+    return tmp_path
+
+
+def write(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
+    with path.open("w", encoding="ascii", newline="") as stream:
+        writer = csv.DictWriter(stream, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def told(**changes: Any) -> dict[str, Any]:
+    return {
+        "program": "train",
+        "started_unix_s": T0,
+        "ended_unix_s": T0 + 40,
+        "exit_code": 0,
+        "nodes": ["n1", "n2"],
+        "simulated": False,
+        "rung": 0,
+        "steps": [],
+        "warmup_steps": 0,
+        "tokens_per_step": None,
+        "tokens": None,
+        **changes,
+    }
+
+
+def test_the_whole_command_without_steps(run: Path) -> None:
+    record = summary.summarise(run, told(tokens=1280))
+    # 1,280 W over 40 s
+    assert record["values"]["energy_j"] == pytest.approx(51_200, rel=1e-6)
+    assert record["values"]["power_mean_w"] == pytest.approx(1280)
+    assert record["values"]["energy_per_token_j"] == pytest.approx(40)
+    assert record["missing"] == dict.fromkeys(
+        ("counted_steps", "step_time_s", "energy_per_step_j"), "steps_not_seen"
+    )
+    assert record["invalid"] == []
+
+
+def test_steps_of_all_ranks_after_the_warm_up(run: Path) -> None:
+    names = ["step", "phase", "started_unix_s", "ended_unix_s", "tokens"]
+    for rank in range(2):
+        rows = [
+            {"step": step, "phase": "measured" if step > 1 else "warmup",
+             "started_unix_s": T0 + 4 * step + 0.1 * rank, "ended_unix_s": T0 + 4 * step + 4,
+             "tokens": 64}
+            for step in range(8 + rank)  # one rank has begun a step that the other never ended
+        ]  # fmt: skip
+        write(run / f"steps/rank{rank}.csv", names, rows)
+    rung, files = summary.step_files(run)
+    record = summary.summarise(run, told(rung=rung, steps=files))
+    # Steps 2 to 7: from 8 s to 32 s, each 4 s, with 2 × 64 tokens
+    assert record["values"]["counted_steps"] == 6
+    assert record["values"]["step_time_s"] == pytest.approx(4)
+    assert record["values"]["measured_duration_s"] == pytest.approx(24)
+    assert record["values"]["energy_j"] == pytest.approx(1280 * 24, rel=1e-6)
+    assert record["values"]["energy_per_step_j"] == pytest.approx(5120, rel=1e-6)
+    assert record["values"]["energy_per_token_j"] == pytest.approx(40, rel=1e-6)
+    given = summary.summarise(run, told(rung=rung, steps=files, tokens_per_step=256))
+    assert given["values"]["energy_per_token_j"] == pytest.approx(20, rel=1e-6)
+
+
+def test_an_interval_of_the_log_is_several_steps(run: Path) -> None:
+    write(
+        run / "steps/log.csv",
+        ["step", "phase", "started_unix_s", "ended_unix_s", "steps", "told_step_s"],
+        [
+            {"step": 10 * n, "phase": "measured", "started_unix_s": T0 + 10 * n - 10,
+             "ended_unix_s": T0 + 10 * n, "steps": 10}
+            for n in (1, 2, 3)
+        ],
+    )  # fmt: skip
+    rung, files = summary.step_files(run)
+    record = summary.summarise(run, told(rung=rung, steps=files, tokens_per_step=128))
+    assert (rung, record["values"]["counted_steps"]) == (1, 30)
+    assert record["values"]["step_time_s"] == pytest.approx(1)
+    assert record["values"]["energy_per_token_j"] == pytest.approx(10, rel=1e-6)
+
+
+def test_each_gpu_and_the_one_that_lags(run: Path) -> None:
+    record = summary.summarise(run, told())
+    slow = record["gpus"][3]
+    assert (slow["node"], slow["uuid"]) == ("n2", "GPU-n2-1")
+    assert slow["sm_clock_mean_mhz"] == pytest.approx(1700)
+    assert slow["temperature_max_c"] == 61
+    assert slow["throttle_shares"]["throttle_power_cap_s"] == pytest.approx(0.25)
+    lines = summary.lines_of(record, run)
+    assert len(lines) <= 10
+    assert any("GPU-n2-1" in line for line in lines)
+
+
+def test_a_gap_in_telemetry_is_not_valid(run: Path) -> None:
+    path = RunPaths(run).gpu_samples("n2")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:100], *lines[400:]]))
+    assert summary.summarise(run, told())["invalid"]
+
+
+def test_the_auditor_agrees_and_finds_what_was_changed(run: Path) -> None:
+    record = summary.summarise(run, told(tokens=1280))
+    path = run / "measured.json"
+    path.write_text(json.dumps(record))
+    assert audit.main([str(run)]) == 0
+    record["values"]["energy_j"] *= 1.001
+    path.write_text(json.dumps(record))
+    assert audit.main([str(run)]) == 1
