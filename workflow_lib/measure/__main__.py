@@ -20,7 +20,7 @@ from pathlib import Path
 from workflow_lib import audit
 from workflow_lib.measure import sampling, summary
 from workflow_lib.measure.allocation import find_allocation
-from workflow_lib.measure.command import Command, CommandEnd
+from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import PATTERNS, LogSteps, PatternError, own_log
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
@@ -87,6 +87,20 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     samplers.wait_until_ready()
     if samplers.problem:
         _say(f"{samplers.problem}; the command runs all the same")
+    told = {
+        # Arguments may hold secrets, so that only the program's own name is written.
+        "program": Path(words[0]).name,
+        "job_id": allocation.job_id,
+        "started_unix_s": time.time(),
+        "ended_unix_s": None,
+        "exit_code": None,
+        "signal": None,
+        "warmup_steps": options.warmup_steps,
+        "tokens_per_step": options.tokens_per_step,
+        "tokens": options.tokens,
+    }
+    # So that `conclude` can sum up what is left of a job that is killed whole.
+    write_json(paths.directory / MEASURED, summary.unfinished(told))
     command = Command(words, environment)
     if follower:
         follower.start()
@@ -95,7 +109,15 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         if follower:
             follower.stop()
         samplers.stop()
-        _conclude(options, words, paths, end, samplers.problem, allocation.job_id)
+        if end.problem:
+            _say(f"{words[0]}: {end.problem}")
+        told.update(
+            started_unix_s=end.started_unix_s,
+            ended_unix_s=end.ended_unix_s,
+            exit_code=end.exit_code,
+            signal=end.signal,
+        )
+        _conclude(paths, told, samplers.problem)
     except Exception as error:  # whatever fails here, the command's end stays its own
         _say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
     end.follow()
@@ -133,45 +155,31 @@ def _packaged(name: str) -> bytes:
     return bytes(globals()["__loader__"].get_data(str(Path(__file__).parent / name)))
 
 
-def _conclude(
-    options: argparse.Namespace,
-    words: Sequence[str],
-    paths: RunPaths,
-    end: CommandEnd,
-    problem: str,
-    job_id: str | None,
-) -> None:
-    directory = paths.directory
-    rung, files = summary.step_files(directory)
-    nodes = paths.sampled_nodes()
-    starts = [json.loads(paths.telemetry_start(node).read_bytes()) for node in nodes]
-    told = {
-        # Arguments may hold secrets, so that only the program's own name is written.
-        "program": Path(words[0]).name,
-        "job_id": job_id,
-        "started_unix_s": end.started_unix_s,
-        "ended_unix_s": end.ended_unix_s,
-        "exit_code": end.exit_code,
-        "signal": end.signal,
-        "nodes": nodes,
-        "simulated": any(start["simulated"] for start in starts),
-        "rung": rung,
-        "steps": files,
-        "warmup_steps": options.warmup_steps,
-        "tokens_per_step": options.tokens_per_step,
-        "tokens": options.tokens,
-    }
-    record = summary.summarise(directory, told)
+def _conclude(paths: RunPaths, told: Mapping[str, object], problem: str = "") -> None:
+    record = summary.summarise(paths.directory, told)
     if problem:
         record["invalid"].insert(0, problem)
-    write_json(directory / MEASURED, record)
-    if end.problem:
-        _say(f"{words[0]}: {end.problem}")
+    write_json(paths.directory / MEASURED, record)
     with suppress(OSError):
-        for line in summary.lines_of(record, directory):
+        for line in summary.lines_of(record, paths.directory):
             print(f"triptych  {line}", file=sys.stderr)
         sys.stderr.flush()
-    shutil.rmtree(directory / "hook", ignore_errors=True)
+    shutil.rmtree(paths.directory / "hook", ignore_errors=True)
+
+
+def _conclude_later(arguments: Sequence[str]) -> int:
+    """Sum up a run whose job was killed whole, to its last reading."""
+    parser = argparse.ArgumentParser(prog="triptych conclude", description=_conclude_later.__doc__)
+    parser.add_argument("directory", type=Path)
+    paths = RunPaths(parser.parse_args(arguments).directory.absolute())
+    try:
+        told = json.loads((paths.directory / MEASURED).read_bytes())
+        if told["ended_unix_s"] is None:
+            told["ended_unix_s"] = summary.last_reading_unix_s(paths)
+        _conclude(paths, told)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"{paths.directory} is no run of measure: {error}")
+    return 0
 
 
 def _say(sentence: str) -> None:
@@ -193,7 +201,13 @@ def _print_steps(_: Sequence[str]) -> int:
 
 
 #: of the zipapp; "steps" prints the module that tells steps in a program's own code
-COMMANDS = {"sample": _sample, "steps": _print_steps, "audit": audit.main, "measure": main}
+COMMANDS = {
+    "sample": _sample,
+    "conclude": _conclude_later,
+    "steps": _print_steps,
+    "audit": audit.main,
+    "measure": main,
+}
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -62,16 +62,37 @@ def step_files(directory: Path) -> tuple[int, list[str]]:
     return NO_STEPS, []
 
 
+def unfinished(told: Mapping[str, Any]) -> dict[str, Any]:
+    """``measured.json`` while the command runs. ``told`` is what is known without raw files."""
+    nothing: dict[str, Any] = {"values": {}, "missing": {}, "invalid": [], "gpus": []}
+    files = {"nodes": [], "simulated": False, "rung": NO_STEPS, "steps": []}
+    return {"format": FORMAT, **files, **told, **nothing}
+
+
+def last_reading_unix_s(paths: RunPaths) -> float:
+    """Until when all nodes were sampled. Raises ValueError if there are no readings."""
+    ends = []
+    for node in paths.sampled_nodes():
+        rows = _within(paths.host_samples(node), (0.0, math.inf))
+        ends.append(max((float(row["unix_time_s"]) for row in rows), default=math.nan))
+    if not ends or math.isnan(min(ends)):
+        raise ValueError("it has no readings")
+    return min(ends)
+
+
 def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of ``measured.json``. ``told`` is what is known without the raw files."""
-    record: dict[str, Any] = {
-        "format": FORMAT,
-        **told,
-        "values": {},
-        "missing": {},
-        "invalid": [],
-        "gpus": [],
+    """The content of ``measured.json`` once the command has ended."""
+    paths = RunPaths(directory)
+    rung, files = step_files(directory)
+    nodes = paths.sampled_nodes()
+    starts = [json.loads(paths.telemetry_start(node).read_bytes()) for node in nodes]
+    seen = {
+        "nodes": nodes,
+        "simulated": any(start["simulated"] for start in starts),
+        "rung": rung,
+        "steps": files,
     }
+    record = {**unfinished(told), **seen}
     text = json.dumps(record)
     content = {"measured.json": text.encode()}
     read = functools.partial(read_file, directory)
@@ -83,7 +104,7 @@ def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
         return record
     record["values"] = audit.values
     record["invalid"] = list(dict.fromkeys(audit.invalid))
-    if told["rung"] == LOG and (why := buffering(RunPaths(directory).steps / "log.csv")):
+    if rung == LOG and (why := buffering(paths.steps / "log.csv")):
         record["invalid"].append(why)
     record["window_unix_s"] = list(audit.window)
     record["gpus"] = list(_gpus(directory, audit))
