@@ -309,8 +309,8 @@ _REASONS = """\
 
 Why a value of a table is null. `missing_codes` has the code of each null column, and
 `missing_reasons` the sentence with its values in place. Codes are stable; sentences may change.
-Where a sentence is only `{why}`, the text comes from a driver, a clock or a verdict.
-`unclassified` is a text of an earlier version.
+Where a sentence is only `{why}`, the text comes from a driver, a clock, a verdict
+or the error of a damaged file. `unclassified` is a text of an earlier version.
 
 """
 

@@ -37,7 +37,7 @@ def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
     whole = gpu.row(hardware)
     row = {name: whole.get(name) for name in _NAMES}
     nulls = json.loads(whole["missing_reasons"])
-    reasons: dict[str, str] = {column: Reason.stored(whole, column) for column in nulls}
+    reasons = {column: Reason.stored(whole, column) for column in nulls}
     row["watched"] = True
     row["gpu_name"] = gpu.recording.start.gpus[gpu.gpu].get("name")
     if row["gpu_name"] is None:
@@ -110,7 +110,7 @@ def _node_row(node: str, values: Values) -> dict[str, Any]:
     return {"node": node, **plain, **missing_of(values)}
 
 
-def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: str) -> Node:
+def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: Reason) -> Node:
     """A node without telemetry: all measures of the node and its GPUs are null for ``reason``."""
     nothing: Values = {measure.name: (None, reason) for measure in measures.at_level("node")}
     rows = tuple(empty_row(node, gpu, hardware, reason) for gpu in gpus)
@@ -308,10 +308,10 @@ def _sampler_cpu_share(
     """The sampler's share of one CPU over the measured steps. Its start-up, which takes a second,
     lies before training."""
     if look is None:
-        return None, f"{recording.node}: {recording.why_absent(_OWN_CPU_TIME)}"
+        return None, recording.why_absent(_OWN_CPU_TIME).of(recording.node)
     reading = Reading("host", _OWN_CPU_TIME, "increase")
     if problem := _host_problem(recording, reading, look, window):
-        return None, f"{recording.node}: {problem}"
+        return None, problem.of(recording.node)
     return look["increase"] / window.duration_s, ""
 
 

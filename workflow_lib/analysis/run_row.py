@@ -14,7 +14,7 @@ import polars as pl
 
 from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.known import Known, Values, known, missing_of
+from workflow_lib.analysis.known import Known, Values, Why, known, missing_of
 from workflow_lib.analysis.steps import Steps, corrected, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import (
@@ -65,7 +65,7 @@ def link_values(
     return found
 
 
-def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | None) -> str:
+def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | None) -> Why:
     """Why a rank's count is not that of the whole steps of ``rows``, its own; "" if it is."""
     if count is None:
         return _NOT_COUNTED
@@ -107,10 +107,10 @@ def allocator_values(steps: Steps) -> Values:
     pressure = None if None in values else False
     if any(value is not None and value > 0 for count in counts for value, _ in count.values()):
         pressure = True
-    why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
+    why: Why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
     found["memory_pressure"] = known(pressure, why)
     told = {rank.allocator for rank in steps.ranks}
-    absent = next((_why_absent(rank) for rank in steps.ranks if rank.allocator is None), "")
+    absent: Why = next((_why_absent(rank) for rank in steps.ranks if rank.allocator is None), "")
     found["allocator"] = known(None if None in told else "; ".join(sorted(map(str, told))), absent)
     return found
 
@@ -123,7 +123,7 @@ def counts_of_rank(steps: Steps, rank: RankRecord) -> Values:
     return {name: _rise(rank, before[name].to_list(), after[name].item()) for name in COUNTS}
 
 
-def _why_absent(rank: RankRecord) -> str:
+def _why_absent(rank: RankRecord) -> Reason:
     if not rank.on_gpu:
         return _CPU
     return Reason("not_told") if rank.parameters is None else _EARLIER
@@ -161,7 +161,7 @@ _CONVENTIONS = {
 
 
 def run_row(
-    cell: Cell, run: int, ended: OutcomeRecord, values: Values, otherwise: str
+    cell: Cell, run: int, ended: OutcomeRecord, values: Values, otherwise: Reason
 ) -> dict[str, Any]:
     """A row of RUNS; ``otherwise`` is why a measure that is not among ``values`` is null.
 
@@ -207,7 +207,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
         of_step = losses.filter(pl.col("step") == step)["loss"]
         loss, why = loss_of_ranks(of_step.first(), of_step.min(), of_step.max())  # type: ignore[arg-type]
-        found[name] = known(loss, why.of(f"step {step}") if isinstance(why, Reason) else why)
+        found[name] = known(loss, why and why.of(f"step {step}"))
     found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
     return found | _model_flops(cell, steps, rate, dropped)
 
@@ -238,7 +238,7 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     }
 
 
-def _of_fullest(steps: Steps, name: str, unknown: str) -> Known:
+def _of_fullest(steps: Steps, name: str, unknown: Reason) -> Known:
     """The highest value of a column of STEPS over all ranks. It is null if a rank has none, because
     that rank may be the fullest; ``unknown`` is why no rank has one."""
     peaks = steps.rows.group_by("rank").agg(pl.col(name).cast(pl.Float64).max()).sort("rank")

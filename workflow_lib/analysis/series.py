@@ -19,6 +19,7 @@ from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import Counted
 from workflow_lib.analysis.gpus import airflow_of
 from workflow_lib.analysis.integrals import Floats, Numbers
+from workflow_lib.analysis.known import Why
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
@@ -124,8 +125,8 @@ def step_rows(
     cell: Cell,
     steps: Steps,
     recordings: Recordings | None,
-    unknown: str,
-    no_power: str,
+    unknown: Why,
+    no_power: Why,
     counted: Mapping[int, Counted],
 ) -> list[dict[str, Any]]:
     """Rows of STEP_TIMES, less ``cell`` and ``run``, in the order of steps.
@@ -137,13 +138,13 @@ def step_rows(
     """
     rows = _as_trained(cell, steps)
     windows = [row.pop("window") for row in rows]
-    readings: list[tuple[str, tuple[str, ...], str]] = [
+    readings: list[tuple[str, tuple[str, ...], Why]] = [
         ("power_w", _OF_POWER, unknown or no_power),
         ("temperature_c", _OF_TEMPERATURE, unknown),
         ("sm_clock_mhz", _OF_CLOCK, unknown),
     ]
     for quantity, columns, reason in readings:
-        found: Sequence[Mapping[str, Any] | str] = [reason] * len(rows)
+        found: Sequence[Mapping[str, Any] | Why] = [reason] * len(rows)
         if recordings is not None and not reason:
             found = _over_gpus(cell, recordings, quantity, windows, counted)
         for row, window, figures in zip(rows, windows, found, strict=True):
@@ -223,7 +224,7 @@ def _over_gpus(
     quantity: str,
     windows: Sequence[Window],
     counted: Mapping[int, Counted],
-) -> list[Mapping[str, Any] | str]:
+) -> list[Mapping[str, Any] | Reason]:
     """Each window's mean of a quantity, combined over GPUs, or why it is not known."""
     size = cell.hardware.gpus_per_package if quantity == "power_w" else None
     sensors = recordings.sensors(size)
@@ -240,7 +241,7 @@ def _over_gpus(
                 means[rows[sensor], place] = np.nan
     without = np.isnan(means)
     sums = means.sum(axis=0).tolist()
-    found: list[Mapping[str, Any] | str] = []
+    found: list[Mapping[str, Any] | Reason] = []
     for place, total in enumerate(sums):
         if without[:, place].any():
             node, gpu = recordings.place(sensors[int(without[:, place].argmax())])

@@ -26,7 +26,7 @@ import polars as pl
 
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.integrals import Floats
-from workflow_lib.analysis.known import Values, known
+from workflow_lib.analysis.known import Values, Why, known
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
@@ -157,7 +157,7 @@ def _start(values: Floats) -> Estimate:
     return Estimate(start, _START_DEVIATIONS * _NORMAL * deviation)
 
 
-def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknown: str) -> Values:
+def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknown: Why) -> Values:
     """The measures of how steady the measured steps were.
 
     ``unknown`` is why telemetry is incomplete, or "". Without power and temperature a run is never
@@ -197,7 +197,7 @@ def _rounded(value: float) -> float:
     return round(value, _DECIMALS) + 0.0  # which -0.0 is not
 
 
-def _not_told(drifts: Sequence[Drift | None]) -> str:
+def _not_told(drifts: Sequence[Drift | None]) -> Reason:
     """Which quantities may have changed by more than matters, and what would tell."""
     named = zip(("step time", "power", "temperature"), drifts, strict=True)
     untold = [what for what, each in named if each is not None and each.steady is None]
@@ -205,8 +205,8 @@ def _not_told(drifts: Sequence[Drift | None]) -> str:
 
 
 def _series(
-    cell: Cell, blocks: Sequence[Block], recordings: Recordings | None, unknown: str, quantity: str
-) -> tuple[Series | None, str]:
+    cell: Cell, blocks: Sequence[Block], recordings: Recordings | None, unknown: Why, quantity: str
+) -> tuple[Series | None, Why]:
     """The mean over all GPUs of power or temperature in each group of steps, or None and why."""
     if unknown or recordings is None:
         return None, unknown

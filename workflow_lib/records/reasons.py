@@ -128,6 +128,7 @@ SENTENCES: Mapping[str, str] = {
     "no_warmup": "without a warm-up, counts of before the measured steps are not known",
     "no_whole_step_counted": "no whole step was counted",
     "not_completed": "the run ended as {outcome}",
+    "not_computed": "not computed",
     "not_ended": "the run has not ended",
     "not_of_energy": "the measure is not of energy, or has no interval",
     "not_of_inference": "inference reports prefill and decode apart, and has no loss",
@@ -175,6 +176,7 @@ SENTENCES: Mapping[str, str] = {
         "interpolated"
     ),
     "readings_too_long_for_bursts": "power readings are means over too long to show bursts",
+    "record_damaged": "{why}",
     "shares_package_sensor": (
         "GPU {gpu} shares the power sensor of its package ({gpus_per_package} GPUs) with GPU "
         "{sensor}, which reports for all of it"
@@ -237,12 +239,10 @@ class Reason(str):
         return cls("no_reason") if sentence is None else cls._made(sentence, code, {})
 
 
-def missing(reasons: Mapping[str, str]) -> dict[str, str]:
-    """The columns ``missing_reasons`` and ``missing_codes``: JSON objects by the names of columns.
-
-    A text without a code is ``unclassified``.
-    """
-    codes = {name: getattr(why, "code", "unclassified") for name, why in reasons.items()}
+def missing(reasons: Mapping[str, Reason]) -> dict[str, str]:
+    """The columns ``missing_reasons`` and ``missing_codes``: JSON objects by the names of
+    columns."""
+    codes = {name: why.code for name, why in reasons.items()}
     return {
         "missing_reasons": json.dumps(reasons, sort_keys=True, ensure_ascii=False),
         "missing_codes": json.dumps(codes, sort_keys=True),

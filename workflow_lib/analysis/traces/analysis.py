@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from workflow_lib.analysis.known import Why
 from workflow_lib.analysis.traces import collectives
 from workflow_lib.analysis.traces.breakdown import class_rows, rank_times, step_work, with_groups
 from workflow_lib.analysis.traces.decoding import Notes
@@ -163,7 +164,7 @@ def _bubble(
     degrees: Degrees | None,
     ranks_per_node: int | None,
     shifts: Mapping[int, collectives.Shift],
-) -> tuple[float | None, str]:
+) -> tuple[float | None, Why]:
     """A rank's bubble: how long it only waited for its pipeline, in s, or None and why.
 
     The window of a step lasts from the first start to the last end of its kernels on any rank of
