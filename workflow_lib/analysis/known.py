@@ -61,7 +61,7 @@ def combined(
     values = []
     for row in rows:
         if row[column] is None:
-            reason = Reason.stored(row, column)
+            reason = Reason.of_column(row, column)
             return None, reason.of(f"{row['node']} GPU {row['gpu']}") if "gpu" in row else reason
         values.append(row[column])
     return (combine(values), "") if values else (None, Reason("no_node_telemetry"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,8 +35,7 @@ def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
     """The row of UNUSED_GPUS, less ``cell`` and ``run``, of a GPU that the job had."""
     whole = gpu.row(hardware)
     row = {name: whole.get(name) for name in _NAMES}
-    nulls = json.loads(whole["missing_reasons"])
-    reasons = {column: Reason.stored(whole, column) for column in nulls}
+    reasons = Reason.of_row(whole)
     row["watched"] = True
     row["gpu_name"] = gpu.recording.start.gpus[gpu.gpu].get("name")
     if row["gpu_name"] is None:

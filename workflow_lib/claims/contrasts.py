@@ -217,7 +217,7 @@ def _slowdown(rate_hz: float, rows: Sequence[Row], coverage: float) -> dict[str,
     if not own:
         return {"in_words": f"no value: no run alternates with {rate_hz:g} Hz"}
     if not known:
-        return {"in_words": f"no value: {Reason.stored(own[0], 'slowdown_low')}"}
+        return {"in_words": f"no value: {Reason.of_column(own[0], 'slowdown_low')}"}
     slowdowns = [row["slowdown"] for row in known]
     if len(known) >= differences.FEWEST_RUNS:
         return _interval(VALUE, slowdowns, [0.0] * len(known), 0.0, _OVER_RUNS, coverage)

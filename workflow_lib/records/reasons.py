@@ -231,12 +231,22 @@ class Reason(str):
         """The same reason of something that is named before it."""
         return self._made(f"{whose}: {self}", self.code, self.values)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made, (str(self), self.code, dict(self.values))
+
     @classmethod
-    def stored(cls, row: Mapping[str, Any], column: str) -> Reason:
-        """Why a column of a row is null. Rows of earlier versions have no codes."""
-        sentence = json.loads(row["missing_reasons"] or "{}").get(column)
-        code = json.loads(row.get("missing_codes") or "{}").get(column, "unclassified")
-        return cls("no_reason") if sentence is None else cls._made(sentence, code, {})
+    def of_row(cls, row: Mapping[str, Any]) -> dict[str, Reason]:
+        """Why columns of a row are null, by their names. Rows of earlier versions have no codes."""
+        codes = json.loads(row.get("missing_codes") or "{}")
+        return {
+            column: cls._made(sentence, codes.get(column, "unclassified"), {})
+            for column, sentence in json.loads(row["missing_reasons"] or "{}").items()
+        }
+
+    @classmethod
+    def of_column(cls, row: Mapping[str, Any], column: str) -> Reason:
+        """Why a column of a row is null."""
+        return cls.of_row(row).get(column) or cls("no_reason")
 
 
 def missing(reasons: Mapping[str, Reason]) -> dict[str, str]:
