@@ -133,7 +133,7 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
         if span.fell:
             return Counted(None, Reason("counter_fell", counter="energy_j"))
         if pair is None:
-            return Counted(None, Reason("counter_one_sided"))
+            return Counted(None, Reason("counter_not_around", counter="energy_j"))
         if problem := _too_far(pair, window):
             return Counted(None, problem)
         begin, end = (until[sensor, reading.unix_time_s] for reading in pair)

@@ -106,7 +106,7 @@ class Gpu:
         uuid = self.recording.start.gpus[self.gpu].get("uuid")
         gap = self._problem("sample", any_gap=True)
         return {
-            "gpu_uuid": known(uuid, Reason("driver_does_not_tell")),
+            "gpu_uuid": known(uuid, Reason("driver_does_not_tell", what="the GPU's UUID")),
             "longest_gap_s": self._of_look("sample", "longest_gap_s", gap),
         }
 
@@ -203,9 +203,11 @@ class Gpu:
         late_s = look["first_unix_s"] - self.window.start_unix_s
         early_s = self.window.end_unix_s - look["last_unix_s"]
         if late_s > 0:
-            return Reason("first_reading_late", column=column, late_s=late_s)
+            edge = "after the measured steps began"
+            return Reason("edge_not_read", end="first", column=column, off_s=late_s, edge=edge)
         if early_s > 0:
-            return Reason("last_reading_early", column=column, early_s=early_s)
+            edge = "before the measured steps ended"
+            return Reason("edge_not_read", end="last", column=column, off_s=early_s, edge=edge)
         if any_gap:
             return None
         bridged_s = _READINGS[column].bridged_s(self.recording.start.sample_rate_hz)
@@ -270,7 +272,7 @@ class Gpu:
         highest_mhz = self.recording.start.gpus[self.gpu].get("sm_clock_max_mhz")
         capped_s = self._look("power_capped").get("integral")
         if highest_mhz is None or not capped_s:
-            reason = Reason("highest_clock_unknown")
+            reason = Reason("driver_does_not_tell", what="the highest clock")
             never = Reason("never_power_capped")
             clock = None, clock[1] or (reason if capped_s else never)
         return {

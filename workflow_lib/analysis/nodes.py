@@ -39,21 +39,29 @@ def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
     row["watched"] = True
     row["gpu_name"] = gpu.recording.start.gpus[gpu.gpu].get("name")
     if row["gpu_name"] is None:
-        reasons["gpu_name"] = Reason("driver_does_not_tell")
+        reasons["gpu_name"] = Reason("driver_does_not_tell", what="the GPU's name")
     lacking = {column: reason for column, reason in reasons.items() if column in row}
     return row | missing(lacking)
+
+
+#: of a GPU that the job did not have: column, key of the sampler's entry, and what it is
+_TOLD = (
+    ("gpu_name", "name", "the GPU's name"),
+    ("gpu_uuid", "uuid", "the GPU's UUID"),
+    ("power_mean_w", "power_w", "its power"),
+    ("power_limit_w", "power_limit_w", "the power limit"),
+)
 
 
 def rows_of_others(recording: Recording) -> Iterator[dict[str, Any]]:
     """Rows of UNUSED_GPUS of GPUs that the job did not have, as the sampler found them when it
     began."""
     for other in recording.start.other_gpus:
-        untold, unwatched = Reason("driver_does_not_tell"), Reason("not_of_the_job")
+        unwatched = Reason("not_of_the_job")
         values: Values = {
-            "gpu_name": known(other.get("name"), untold),
-            "gpu_uuid": known(other.get("uuid"), untold),
-            "power_mean_w": known(other.get("power_w"), untold),
-            "power_limit_w": known(other.get("power_limit_w"), untold),
+            name: known(other.get(key), Reason("driver_does_not_tell", what=what))
+            for name, key, what in _TOLD
+        } | {
             "gpu_utilisation_share": (None, unwatched),
             "gpu_memory_used_peak_bytes": (None, unwatched),
         }

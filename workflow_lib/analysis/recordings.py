@@ -258,7 +258,7 @@ def power_limit_w(start: TelemetryStart, end: TelemetryEnd | None, gpu: int) -> 
     None, and why."""
     limit = start.gpus[gpu].get("power_limit_w") if gpu < len(start.gpus) else None
     if limit is None:
-        return None, Reason("limit_not_told")
+        return None, Reason("driver_does_not_tell", what="the power limit")
     last = dict(enumerate((end and end.power_limits_w) or ())).get(gpu)
     if last is not None and abs(last - limit) > _SAME_LIMIT_W:
         return None, Reason("limit_changed", limit=limit, last=last)

@@ -39,7 +39,7 @@ COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "
 
 #: far below the 0.25 s that a rank rests before it reads, and above the error of corrected times
 _ROUNDING_S = 0.02
-_NOT_COUNTED = Reason("links_of_earlier_version")
+_NOT_COUNTED = Reason("of_earlier_version", lack="its ranks did not count whole steps")
 
 
 def link_values(
@@ -96,7 +96,7 @@ def _bytes(count: LinkCount, field: str, counted_steps: int) -> Known:
 #: measures of a run and columns of a GPU, which are columns of STEPS
 COUNTS = ("allocator_retries", "allocator_frees")
 _CPU = Reason("cpu_has_no_gpu_allocator")
-_EARLIER = Reason("allocator_of_earlier_version")
+_EARLIER = Reason("of_earlier_version", lack="its ranks did not record their allocator")
 
 
 def allocator_values(steps: Steps) -> Values:
@@ -221,7 +221,7 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     reserved, used = (
         _of_fullest(steps, name, unknown) for name in ("memory_reserved_bytes", "memory_used_bytes")
     )
-    not_judged = used[1] or Reason("driver_counted_none")
+    not_judged = used[1] or Reason("not_positive", measure="memory_used_peak_bytes", value=used[0])
     if used[0] is not None and reserved[0] is not None and used[0] < reserved[0]:
         # In earlier versions ranks asked the driver at the end of a step, after the allocator had
         # given back some of what the driver had counted.

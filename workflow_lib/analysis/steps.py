@@ -56,7 +56,7 @@ def clock_values(clocks: Mapping[str, NodeClock], nodes: int) -> Values:
     if nodes == 1:
         reason = Reason("one_clock")
     elif len(clocks) < nodes:
-        reason = Reason("clocks_of_earlier_version")
+        reason = Reason("of_earlier_version", lack="did not compare clocks")
     if reason:
         return dict.fromkeys(("clock_skew_s", "clock_error_s"), (None, reason))
     return {

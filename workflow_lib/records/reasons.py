@@ -15,13 +15,9 @@ from typing import Any
 SENTENCES: Mapping[str, str] = {
     "allocator_counts_fell": "rank {rank}: the counts of torch's allocator ran backwards",
     "allocator_does_not_count": "torch's allocator does not count them ({allocator})",
-    "allocator_of_earlier_version": (
-        "an earlier version made the run, and its ranks did not record their allocator"
-    ),
     "as_the_verdict": "{why}",
     "bandwidth_unknown": "the bandwidth is not known",
     "clock_not_compared": "{node}: {why}",
-    "clocks_of_earlier_version": "an earlier version made the run, and did not compare clocks",
     "collectives_unmatched": "some of these collectives were not found on all of their ranks",
     "compared_rate": "the other rates are compared with this one",
     "counter_fell": "the counter {counter} ran backwards",
@@ -31,7 +27,6 @@ SENTENCES: Mapping[str, str] = {
         "the readings of energy_j nearest to the edges of the measured steps are {off_s:.3g} "
         "s off them in all, more than {largest_completed_share:.0%} of it"
     ),
-    "counter_one_sided": "energy_j was read only on one side of the measured steps",
     "counter_steps_unknown": "the steps of this driver's counters are not known",
     "counter_stood_still": "the counter or power stood still, which cannot be compared",
     "counter_times_uncertain": (
@@ -48,31 +43,23 @@ SENTENCES: Mapping[str, str] = {
     "drift_within_noise": (
         "noise does not tell whether {measures} drifted; more measured steps would"
     ),
-    "driver_counted_none": "the driver counted none",
-    "driver_does_not_tell": "the driver does not report it",
+    "driver_does_not_tell": "the driver does not report {what}",
     "drops_not_recorded": "a rank did not record what its routers dropped",
+    "edge_not_read": "the {end} {column} was read {off_s:.3g} s {edge}",
     "events_without_bound": "event bits as sampled have no bound on their error",
     "file_missing": "{file} is missing",
-    "first_reading_late": (
-        "the first {column} was read {late_s:.3g} s after the measured steps began"
-    ),
     "flops_unknown": "how much of the model was computed is not known: {unknown}",
     "gpu_memory_not_recorded": "no rank recorded it",
     "gpu_model_unknown": "not known for {name}",
     "group_not_named": "the trace does not name the process group",
     "group_ranks_unknown": "the ranks of the process group, or those of a node, are not known",
-    "highest_clock_unknown": "the driver does not report the highest clock",
     "idle_not_watched": "telemetry of node {node} ended before training began",
     "idle_too_short": (
         "node {node} was watched for {watched_s:.3g} s before training began, less than the "
         "{shortest_idle_s:g} s that power is averaged over"
     ),
-    "last_reading_early": (
-        "the last {column} was read {early_s:.3g} s before the measured steps ended"
-    ),
     "layout_unknown": "the layout is not known",
     "limit_changed": "the limit was changed during the run, from {limit:g} W to {last:g} W",
-    "limit_not_told": "the driver does not report the power limit",
     "limit_raised_later": (
         "mean power was {mean_w:.3g} W, so the limit of {limit_w:g} W, read before training, "
         "was raised later"
@@ -83,9 +70,6 @@ SENTENCES: Mapping[str, str] = {
         "the rank counted {counted} steps from step {first} on, and recorded {recorded}"
     ),
     "links_not_counted": "{why}",
-    "links_of_earlier_version": (
-        "an earlier version made the run, and its ranks did not count whole steps"
-    ),
     "links_read_within_steps": "the link counters were read within steps, not between them",
     "look_of_unknown_length": (
         "a sample of the driver is a short look of the sensor, of unknown length"
@@ -145,6 +129,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     "not_told": "not told by the trainer",
     "not_told_apart": "{why}",
+    "of_earlier_version": "an earlier version made the run, and {lack}",
     "one_clock": "one node has one clock",
     "one_gpu_a_node": "no node has two GPUs to compare",
     "one_token_a_sequence": "each sequence generates one token, which its prefill chooses",
