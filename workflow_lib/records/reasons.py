@@ -76,6 +76,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     "loss_not_recorded": "no rank recorded the loss",
     "losses_differ": "ranks recorded different losses of one batch: {lowest:g} to {highest:g}",
+    "mean_is_zero": "the mean of {quantity} is 0, so that no change is a share of it",
     "memory_lower_bound": "memory_used_peak_bytes is only a lower bound in this run",
     "memory_not_recorded": "no rank recorded its memory",
     "message_sizes_unknown": "the trace does not say the size of every message",
