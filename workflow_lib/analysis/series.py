@@ -19,14 +19,14 @@ from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import Counted
 from workflow_lib.analysis.gpus import airflow_of
 from workflow_lib.analysis.integrals import Floats, Numbers
-from workflow_lib.analysis.known import Why
+from workflow_lib.analysis.known import Why, missing_of
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.records import GPU_SAMPLES, SERIES, SERIES_POINTS, Cell, Hardware
 from workflow_lib.records.columns import sampled
-from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.records.reasons import Reason
 from workflow_lib.table_files import schema
 from workflow_lib.words import counted as in_words
 
@@ -148,10 +148,11 @@ def step_rows(
         if recordings is not None and not reason:
             found = _over_gpus(cell, recordings, quantity, windows, counted)
         for row, window, figures in zip(rows, windows, found, strict=True):
+            lacking: dict[str, Why] = row["missing"]
             if row["step_time_s"] is None:  # its beginning and end are not known
-                row["missing"] |= dict.fromkeys(columns, row["missing"]["step_time_s"])
+                lacking |= dict.fromkeys(columns, lacking["step_time_s"])
             elif isinstance(figures, str):
-                row["missing"] |= dict.fromkeys(columns, figures)
+                lacking |= dict.fromkeys(columns, figures)
             elif quantity == "power_w":
                 row["power_mean_w"] = figures["sum"]
                 row["energy_j"] = figures["sum"] * window.duration_s
@@ -162,7 +163,7 @@ def step_rows(
             else:
                 row["sm_clock_mean_mhz"] = figures["mean"]
     for row in rows:
-        row |= missing(row.pop("missing"))
+        row |= missing_of({name: (None, why) for name, why in row.pop("missing").items()})
     return rows
 
 
@@ -202,7 +203,7 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
             "window": window,
             "missing": {},
         }
-        lacking = row["missing"]
+        lacking: dict[str, Why] = row["missing"]
         if (present := row.pop("ranks")) < count:
             why = Reason("ranks_lack_step", present=present, ranks=in_words(count, "rank"))
             for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):

@@ -180,6 +180,7 @@ SENTENCES: Mapping[str, str] = {
     "too_few_pairs": "an interval needs {fewest_pairs} pairs, but this rate has {have}",
     "too_few_runs": "a side has fewer than {fewest} runs",
     "took_no_time": "it took no time",
+    "trace_of_several_gpus": "the trace holds several GPUs",
     "traces_incomplete": "{left}, so the run has no shares of time",
     "traces_not_analysed": "the run completed but its traces have not been analysed",
     "unclassified": "{why}",
