@@ -22,7 +22,7 @@ from workflow_lib.archive.contents import is_product
 Digests = Mapping[tuple[str, str], Mapping[str, str]]
 
 #: their JSON objects have an entry a column, which belongs to that column
-_REASONS = "missing_reasons"
+_REASONS = ("missing_reasons", "missing_codes")
 _LETTERS = 8
 
 
@@ -52,10 +52,10 @@ def _columns(path: Path) -> Iterator[tuple[str, bytes]]:
     elif path.suffix == ".parquet":
         table = pl.read_parquet(path)
         types, values = table.schema, table.to_dict(as_series=False)
-        reasons = [json.loads(text) for text in values.pop(_REASONS, [])]
+        reasons = [[json.loads(text) for text in values.pop(name, [])] for name in _REASONS]
         for name, column in values.items():
-            why = [of_row.get(name) for of_row in reasons]
-            yield name, json.dumps([str(types[name]), column, why]).encode()
+            why = [[of_row.get(name) for of_row in of_rows] for of_rows in reasons]
+            yield name, json.dumps([str(types[name]), column, *why]).encode()
 
 
 def write(path: Path, made: Digests) -> None:

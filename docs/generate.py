@@ -65,8 +65,9 @@ _COLUMNS = """\
 # Columns
 
 This page lists the columns of every table and CSV file. An empty field of a CSV file is a reading
-that failed or was not due. In a table a missing value is null, and the column `missing_reasons`, if
-the table has it, gives the reason. A missing value is never written as 0 or −1.
+that failed or was not due. In a table a missing value is null. If the table has them, the column
+`missing_reasons` gives the reason in words, and `missing_codes` its code, which stays the same when
+words change: [Reasons](reasons.md) lists both. A missing value is never written as 0 or −1.
 [Measurement](../explanation/measurement.md) explains how each number is measured.
 [Files](files.md) says where the files are.
 """
@@ -309,8 +310,8 @@ _REASONS = """\
 
 Why a value of a table is null. `missing_codes` has the code of each null column, and
 `missing_reasons` the sentence with its values in place. Codes are stable; sentences may change.
-Where a sentence is only `{why}`, the text comes from a driver, a clock or a verdict.
-`unclassified` is a text of an earlier version.
+Where a sentence is only `{why}`, the text comes from a driver, a clock, a verdict
+or the error of a damaged file. `unclassified` is a text of an earlier version.
 
 """
 

@@ -29,9 +29,16 @@ def rebuilt(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(rebuilt: Path, columns: dict[str, list[float | None]], reasons: dict[str, str]) -> None:
+def write(
+    rebuilt: Path,
+    columns: dict[str, list[float | None]],
+    reasons: dict[str, str],
+    code: str = "not_read",
+) -> None:
+    codes = dict.fromkeys(reasons, code)
     table = pl.DataFrame(columns).with_columns(
-        missing_reasons=pl.Series(["{}", json.dumps(reasons)])
+        missing_reasons=pl.Series(["{}", json.dumps(reasons)]),
+        missing_codes=pl.Series(["{}", json.dumps(codes)]),
     )
     table.write_parquet(rebuilt / RESULTS / "runs.parquet")
 
@@ -66,9 +73,13 @@ def test_a_new_column_hides_no_changed_one(rebuilt: Path) -> None:
     ]
 
 
-def test_another_reason_or_type_is_a_change(rebuilt: Path) -> None:
+def test_another_reason_code_or_type_is_a_change(rebuilt: Path) -> None:
     before = digests.digests(rebuilt)
     write(rebuilt, {"power_w": [690.5, None], "loss": [2.5, 2.25]}, {"power_w": "lost"})
+    changed = digests.differences(before, digests.digests(rebuilt))
+    assert changed == [f"changed: {COLUMN} power_w of one"]
+    before = digests.digests(rebuilt)
+    write(rebuilt, {"power_w": [690.5, None], "loss": [2.5, 2.25]}, {"power_w": "lost"}, "never")
     changed = digests.differences(before, digests.digests(rebuilt))
     assert changed == [f"changed: {COLUMN} power_w of one"]
     path = rebuilt / RESULTS / "runs.parquet"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
+from workflow_lib.analysis.known import missing_of
 from workflow_lib.records.reasons import SENTENCES, Reason, missing, values_of
 
 
@@ -30,11 +32,22 @@ def test_a_reason_of_a_gpu_keeps_its_code():
     )
 
 
+def test_a_reason_goes_to_another_process_whole():
+    reason = Reason("counter_fell", counter="energy_j").of("node1 GPU 1")
+    copied = pickle.loads(pickle.dumps(reason))
+    assert (copied, copied.code, copied.values) == (reason, reason.code, reason.values)
+
+
+def test_a_null_of_which_nobody_said_why_has_a_code():
+    row = missing_of({"energy_j": (None, ""), "loss_first": (2.5, "")})
+    assert json.loads(row["missing_codes"]) == {"energy_j": "no_reason"}
+
+
 def test_a_row_keeps_code_and_sentence():
-    row = missing({"energy_j": Reason("counter_fell", counter="energy_j"), "other": "a text"})
-    assert json.loads(row["missing_codes"]) == {"energy_j": "counter_fell", "other": "unclassified"}
-    stored = Reason.stored(row, "energy_j")
+    row = missing({"energy_j": Reason("counter_fell", counter="energy_j")})
+    assert json.loads(row["missing_codes"]) == {"energy_j": "counter_fell"}
+    stored = Reason.of_column(row, "energy_j")
     assert (stored.code, stored.of("here").code) == ("counter_fell",) * 2
-    assert Reason.stored(row, "loss_first").code == "no_reason"
+    assert Reason.of_column(row, "loss_first").code == "no_reason"
     earlier = {"missing_reasons": row["missing_reasons"]}
-    assert Reason.stored(earlier, "energy_j").code == "unclassified"
+    assert Reason.of_column(earlier, "energy_j").code == "unclassified"

@@ -123,6 +123,13 @@ def test_a_counter_read_once_in_the_window_and_far_from_its_edges_tells_no_energ
     assert "was not read both before and after" in reasons["ecc_corrected_errors"]
 
 
+def test_a_counter_read_once_tells_no_energy(tmp_path: Path) -> None:
+    _, gpu, _ = reduced(Run(counted_at=lambda at: at == 28).write(tmp_path / "run1"))
+    codes = json.loads(gpu["missing_codes"])
+    assert gpu["energy_source"] == "integral"
+    assert codes["energy_difference"] == codes["ecc_corrected_errors"] == "counter_not_around"
+
+
 def test_shares_of_throttling_are_of_the_readings_inside_the_measured_steps(
     tmp_path: Path,
 ) -> None:

@@ -145,7 +145,7 @@ def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path: P
     row, _ = reduced(Run(power_limits_w={0: None}).write(tmp_path / "run1"))
     reasons = json.loads(row["missing_codes"])
     for name in ("power_limit_w", "power_of_limit_share", "at_power_limit_share"):
-        assert reasons[name] == "limit_not_told"
+        assert reasons[name] == "driver_does_not_tell"
 
 
 def test_one_run_never_has_shares_of_two_sources(tmp_path: Path) -> None:

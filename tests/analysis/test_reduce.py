@@ -337,19 +337,21 @@ def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("keep", "reason"),
+    ("keep", "code", "values"),
     [
-        (lambda s: s < 39, "the last power_w was read 1.5 s before the measured steps ended"),
-        (lambda s: s > 21, "the first power_w was read 1.5 s after the measured steps began"),
-        (lambda s: not 25 < s < 35, "power_w was not read for 10 s, more than the 5 s that are"),
+        (lambda s: s < 39, "edge_not_read", ("last", "1.5 s")),
+        (lambda s: s > 21, "edge_not_read", ("first", "1.5 s")),
+        (lambda s: not 25 < s < 35, "reading_gap", ("10 s", "5 s")),
     ],
 )
 def test_samples_that_do_not_cover_the_window_give_null(
-    tmp_path: Path, keep: Callable[[float], bool], reason: str
+    tmp_path: Path, keep: Callable[[float], bool], code: str, values: tuple[str, ...]
 ) -> None:
     run = Run(edit=lambda fields: fields if keep(fields["unix_time_s"] - START) else None)
     row, _, reasons = reduce(run, tmp_path)
-    assert reasons["energy_j"].startswith(f"node1 GPU 0: {reason}")
+    assert json.loads(row["missing_codes"])["energy_j"] == code
+    assert reasons["energy_j"].startswith("node1 GPU 0: ")
+    assert all(value in reasons["energy_j"] for value in values)
     assert row["temperature_mean_c"] is None
     assert row["tokens_per_s"] == pytest.approx(6.4)
 
@@ -611,6 +613,15 @@ def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None
     row = reduced_run(paths, 1).summary["run"]
     assert (row["memory_used_peak_bytes"], row["memory_estimate_error"]) == (7e8, None)
     assert json.loads(row["missing_codes"])["memory_estimate_error"] == "memory_lower_bound"
+
+
+def test_a_driver_that_counted_no_memory_does_not_judge_the_plan(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    for rank in (0, 1):
+        steps_edited(paths, rank, memory_reserved_bytes=0, memory_used_bytes=0)
+    row = reduced_run(paths, 1).summary["run"]
+    assert (row["memory_used_peak_bytes"], row["memory_estimate_error"]) == (0.0, None)
+    assert json.loads(row["missing_codes"])["memory_estimate_error"] == "not_positive"
 
 
 def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:

@@ -221,6 +221,21 @@ def test_without_temperatures_nothing_is_called_steady(tmp_path: Path) -> None:
     assert row["power_drift"] == pytest.approx(0, abs=1e-9)
 
 
+def test_power_that_is_0_throughout_has_no_share_that_drifts(tmp_path: Path) -> None:
+    row, _ = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": 60.0, "power_w": 0.0})
+    codes = json.loads(row["missing_codes"])
+    for name in ("power_drift", "power_drift_margin", "steady"):
+        assert (row[name], codes[name]) == (None, "mean_is_zero")
+    assert row["step_time_drift"] == pytest.approx(0, abs=1e-6)
+
+
+def test_few_blocks_are_no_mean_of_zero(tmp_path: Path) -> None:
+    row, _ = reduced(tmp_path, EVEN[:10], lambda row: {**row, "power_w": 0.0})
+    codes = json.loads(row["missing_codes"])
+    names = ("step_time_drift", "power_drift", "temperature_drift_c", "steady")
+    assert {codes[name] for name in names} == {"too_few_blocks"}
+
+
 def verdicts(
     count: int, noise: float, trend: float = 0.0, autocorrelation: float = 0.0, trials: int = 400
 ) -> dict[bool | None, float]:

@@ -67,6 +67,7 @@ def test_an_archive_holds_all_that_the_sweep_is_made_of(study: Study, archive: P
         "config/models/gpt3-tiny.yaml",
         "envs/analysis.txt",
         "docs/reference/columns.md",
+        "docs/reference/reasons.md",
         "CITATION.cff",
         "versions.json",
         f"results/sweeps/{NAME}/plan.parquet",

@@ -8,6 +8,7 @@ import pytest
 from tests.claims.made import judged
 from tests.comparison.sides import known
 from tests.comparison.sides import measured as cell
+from workflow_lib.records.reasons import Reason, missing
 
 CELL = known()
 RUNS = cell(CELL, tokens_per_s=[100.0, 101.0, 99.0])
@@ -116,6 +117,25 @@ def test_what_sampling_costs_is_judged_over_runs_and_of_few_by_their_own_interva
     assert costs(0.008)["verdict"] == "contradicted"
     (row,) = judged(SLOWDOWN, RUNS)
     assert row["in_words"] == "no sweep has runs in which sampling rates alternate"
+
+
+def test_a_rate_with_too_few_pairs_has_the_reason_of_its_interval():
+    too_few = Reason("too_few_pairs", fewest_pairs=4, have=2)
+    row = {
+        "sample_rate_hz": 10.0,
+        "slowdown": 0.001,
+        **dict.fromkeys(("slowdown_low", "slowdown_high")),
+        **missing(dict.fromkeys(("slowdown_low", "slowdown_high"), too_few)),
+    }
+    of_cell = cell({**CELL, "interleaved_rates_hz": "[0, 10]"}, tokens_per_s=[100.0])
+    (judged_row,) = judged(SLOWDOWN, of_cell, overhead={CELL["cell"]: [row]})
+    assert judged_row["verdict"] == "not_testable"
+    assert judged_row["in_words"].endswith(too_few)
+    (other_rate,) = judged(
+        {**SLOWDOWN, "sample_rate_hz": 50.0}, of_cell, overhead={CELL["cell"]: [row]}
+    )
+    assert other_rate["verdict"] == "not_testable"
+    assert too_few not in other_rate["in_words"]
 
 
 KERNEL_TIME = {"measure": "communication_kernel_share", "above": 0.5}

@@ -16,6 +16,7 @@ import polars as pl
 
 from workflow_lib import gpu_models
 from workflow_lib.analysis.integrals import Integrals
+from workflow_lib.analysis.known import Why
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.records.reasons import Reason
@@ -92,7 +93,7 @@ class Counted(NamedTuple):
     """A GPU's energy by its counter over the integral of its power, or why it is not known."""
 
     share: float | None
-    reason: str = ""
+    reason: Why = ""
     #: by how much the share may be off, because the times of the counter's readings may be
     error_share: float = 0.0
 
@@ -132,7 +133,7 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
         if span.fell:
             return Counted(None, Reason("counter_fell", counter="energy_j"))
         if pair is None:
-            return Counted(None, Reason("counter_one_sided"))
+            return Counted(None, Reason("counter_not_around", counter="energy_j"))
         if problem := _too_far(pair, window):
             return Counted(None, problem)
         begin, end = (until[sensor, reading.unix_time_s] for reading in pair)
@@ -147,7 +148,7 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
     return {sensor: counted(sensor) for sensor in sensors}
 
 
-def _too_far(pair: tuple[Reading, Reading], window: Window) -> str:
+def _too_far(pair: tuple[Reading, Reading], window: Window) -> Why:
     """Why two readings of the energy counter cannot stand for the window; "" if they can."""
     if (off_s := _off_s(pair, window)) > _LARGEST_COMPLETED_SHARE * window.duration_s:
         return Reason(

@@ -9,7 +9,7 @@ from typing import Any
 from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import Counted, CountedThrottling, ThrottleShares
-from workflow_lib.analysis.known import Known, Values, known, merged, missing_of, over, scaled
+from workflow_lib.analysis.known import Known, Values, Why, known, merged, missing_of, over, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, power_limit_w
 from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, GPUS, Hardware, measures
@@ -42,7 +42,7 @@ _ALWAYS_KNOWN = (
 _NONE_INSIDE = Reason("no_reading_inside")
 
 
-def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str, Any]:
+def empty_row(node: str, gpu: int, hardware: Hardware, reason: Reason) -> dict[str, Any]:
     """The row of a GPU without telemetry: its measures are null for ``reason``."""
     names = [column.name for column in GPUS if column.name not in _ALWAYS_KNOWN]
     values: Values = dict.fromkeys(names, (None, reason))
@@ -106,7 +106,7 @@ class Gpu:
         uuid = self.recording.start.gpus[self.gpu].get("uuid")
         gap = self._problem("sample", any_gap=True)
         return {
-            "gpu_uuid": known(uuid, Reason("driver_does_not_tell")),
+            "gpu_uuid": known(uuid, Reason("driver_does_not_tell", what="the GPU's UUID")),
             "longest_gap_s": self._of_look("sample", "longest_gap_s", gap),
         }
 
@@ -149,7 +149,7 @@ class Gpu:
             "power_source": (None, problem) if problem else known(self.power_source, _NONE_INSIDE),
         }
 
-    def _energy_j(self, problem: str | None) -> Known:
+    def _energy_j(self, problem: Reason | None) -> Known:
         """The energy over the window: the counter's if that is known, else the integral of power.
         Null with ``problem`` as the reason."""
         share = self.counted.share
@@ -180,21 +180,21 @@ class Gpu:
                 found[measure.name] = scaled(value, reading.factor)
         return found
 
-    def _of_look(self, quantity: str, name: str, problem: str | None) -> Known:
+    def _of_look(self, quantity: str, name: str, problem: Reason | None) -> Known:
         """A statistic of a quantity, or null with ``problem`` as the reason."""
         return (None, problem) if problem else known(self._look(quantity)[name], _NONE_INSIDE)
 
     def _look(self, quantity: str) -> Mapping[str, Any]:
         return self.looks.get(quantity, {})
 
-    def _never(self, quantity: str) -> str | None:
+    def _never(self, quantity: str) -> Reason | None:
         """Why a quantity has no reading at all, or None where it has one."""
         if not self._look("sample"):
             return Reason("no_sample_of_gpu", node=self.recording.node, gpu=self.gpu)
         column = _COLUMNS.get(quantity, quantity)
         return None if self._look(quantity) else self.recording.why_absent(column)
 
-    def _problem(self, quantity: str, any_gap: bool = False) -> str | None:
+    def _problem(self, quantity: str, any_gap: bool = False) -> Reason | None:
         """Why a quantity cannot be integrated over the window, or None where it can."""
         if problem := self._never(quantity):
             return problem
@@ -203,9 +203,11 @@ class Gpu:
         late_s = look["first_unix_s"] - self.window.start_unix_s
         early_s = self.window.end_unix_s - look["last_unix_s"]
         if late_s > 0:
-            return Reason("first_reading_late", column=column, late_s=late_s)
+            edge = "after the measured steps began"
+            return Reason("edge_not_read", end="first", column=column, off_s=late_s, edge=edge)
         if early_s > 0:
-            return Reason("last_reading_early", column=column, early_s=early_s)
+            edge = "before the measured steps ended"
+            return Reason("edge_not_read", end="last", column=column, off_s=early_s, edge=edge)
         if any_gap:
             return None
         bridged_s = _READINGS[column].bridged_s(self.recording.start.sample_rate_hz)
@@ -218,7 +220,7 @@ class Gpu:
     def _throttle(self) -> Values:
         """The shares of throttling and their source, and beside them the shares by sampled event
         bits."""
-        problem = self._problem("power_capped") or ""
+        problem: Why = self._problem("power_capped") or ""
         duration_s = self.window.duration_s
         sampled = ThrottleShares(None, None, None)
         if not problem:
@@ -227,7 +229,8 @@ class Gpu:
             )
         exact = self.throttled
         source = "counters" if exact else (None if problem else "events")
-        chosen, reason = (exact.shares, "") if exact else (sampled, problem)
+        chosen = exact.shares if exact else sampled
+        reason: Why = "" if exact else problem
         return {
             "throttle_share_error": self._throttle_error(reason),
             "throttle_power_share": (chosen.power, reason),
@@ -239,7 +242,7 @@ class Gpu:
             "throttle_source": (source, reason),
         }
 
-    def _throttle_error(self, problem: str) -> Known:
+    def _throttle_error(self, problem: Why) -> Known:
         """The largest error of the shares of throttling."""
         if self.throttled is None:
             return None, problem or Reason("events_without_bound")
@@ -255,7 +258,7 @@ class Gpu:
         limit_w, no_limit = power_limit_w(self.recording.start, self.recording.end, self.gpu)
         if package:
             limit_w, no_limit = None, package
-        problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
+        problem = package or self._problem("power_w") or no_limit or None
         mean_w = over(self._energy_j(problem), self.window.duration_s)
         if limit_w and mean_w[0] is not None and mean_w[0] > _ABOVE_LIMIT * limit_w:
             problem = Reason("limit_raised_later", mean_w=mean_w[0], limit_w=limit_w)
@@ -269,7 +272,7 @@ class Gpu:
         highest_mhz = self.recording.start.gpus[self.gpu].get("sm_clock_max_mhz")
         capped_s = self._look("power_capped").get("integral")
         if highest_mhz is None or not capped_s:
-            reason = Reason("highest_clock_unknown")
+            reason = Reason("driver_does_not_tell", what="the highest clock")
             never = Reason("never_power_capped")
             clock = None, clock[1] or (reason if capped_s else never)
         return {
@@ -294,7 +297,7 @@ class Gpu:
             return None, Reason("counter_fell", counter=counter)
         return _READINGS[counter].type(around[1].value - around[0].value), ""
 
-    def _package_reason(self, gpus_per_package: int) -> str | None:
+    def _package_reason(self, gpus_per_package: int) -> Reason | None:
         sensor = self.recording.start.power_sensor(self.gpu, gpus_per_package)
         if sensor == self.gpu:
             return None

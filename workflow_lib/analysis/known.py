@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from workflow_lib.records.reasons import Reason, missing
 
+#: why a value is not known; "" if it is
+Why = Reason | Literal[""]
 #: a value and "", or None and the reason why it is not known
-Known = tuple[Any, str]
+Known = tuple[Any, Why]
 #: columns of a table and their values
 Values = dict[str, Known]
 
@@ -20,7 +22,7 @@ COMBINE: Mapping[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-def known(value: Any, reason: str = "") -> Known:
+def known(value: Any, reason: Why = "") -> Known:
     """``value``, or null with ``reason`` if it is None."""
     return (None, reason) if value is None else (value, "")
 
@@ -49,7 +51,7 @@ def combined(
     rows: Iterable[Mapping[str, Any]],
     column: str,
     combine: Callable[[Sequence[float]], float],
-    problem: str | None = None,
+    problem: Reason | None = None,
 ) -> Known:
     """A column combined over rows of GPUS or NODES, or null with the reason of the first row that
     lacks it. If ``problem`` is given, the result is null for that reason, whatever the rows hold.
@@ -59,7 +61,7 @@ def combined(
     values = []
     for row in rows:
         if row[column] is None:
-            reason = Reason.stored(row, column)
+            reason = Reason.of_column(row, column)
             return None, reason.of(f"{row['node']} GPU {row['gpu']}") if "gpu" in row else reason
         values.append(row[column])
     return (combine(values), "") if values else (None, Reason("no_node_telemetry"))
@@ -67,4 +69,10 @@ def combined(
 
 def missing_of(values: Values) -> dict[str, str]:
     """The columns ``missing_reasons`` and ``missing_codes`` of the values that are null."""
-    return missing({name: reason for name, (value, reason) in values.items() if value is None})
+    return missing(
+        {
+            name: reason or Reason("no_reason")
+            for name, (value, reason) in values.items()
+            if value is None
+        }
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,26 +35,33 @@ def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
     """The row of UNUSED_GPUS, less ``cell`` and ``run``, of a GPU that the job had."""
     whole = gpu.row(hardware)
     row = {name: whole.get(name) for name in _NAMES}
-    nulls = json.loads(whole["missing_reasons"])
-    reasons: dict[str, str] = {column: Reason.stored(whole, column) for column in nulls}
+    reasons = Reason.of_row(whole)
     row["watched"] = True
     row["gpu_name"] = gpu.recording.start.gpus[gpu.gpu].get("name")
     if row["gpu_name"] is None:
-        reasons["gpu_name"] = Reason("driver_does_not_tell")
+        reasons["gpu_name"] = Reason("driver_does_not_tell", what="the GPU's name")
     lacking = {column: reason for column, reason in reasons.items() if column in row}
     return row | missing(lacking)
+
+
+#: of a GPU that the job did not have: column, key of the sampler's entry, and what it is
+_TOLD = (
+    ("gpu_name", "name", "the GPU's name"),
+    ("gpu_uuid", "uuid", "the GPU's UUID"),
+    ("power_mean_w", "power_w", "its power"),
+    ("power_limit_w", "power_limit_w", "the power limit"),
+)
 
 
 def rows_of_others(recording: Recording) -> Iterator[dict[str, Any]]:
     """Rows of UNUSED_GPUS of GPUs that the job did not have, as the sampler found them when it
     began."""
     for other in recording.start.other_gpus:
-        untold, unwatched = Reason("driver_does_not_tell"), Reason("not_of_the_job")
+        unwatched = Reason("not_of_the_job")
         values: Values = {
-            "gpu_name": known(other.get("name"), untold),
-            "gpu_uuid": known(other.get("uuid"), untold),
-            "power_mean_w": known(other.get("power_w"), untold),
-            "power_limit_w": known(other.get("power_limit_w"), untold),
+            name: known(other.get(key), Reason("driver_does_not_tell", what=what))
+            for name, key, what in _TOLD
+        } | {
             "gpu_utilisation_share": (None, unwatched),
             "gpu_memory_used_peak_bytes": (None, unwatched),
         }
@@ -110,7 +116,7 @@ def _node_row(node: str, values: Values) -> dict[str, Any]:
     return {"node": node, **plain, **missing_of(values)}
 
 
-def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: str) -> Node:
+def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: Reason) -> Node:
     """A node without telemetry: all measures of the node and its GPUs are null for ``reason``."""
     nothing: Values = {measure.name: (None, reason) for measure in measures.at_level("node")}
     rows = tuple(empty_row(node, gpu, hardware, reason) for gpu in gpus)
@@ -308,10 +314,10 @@ def _sampler_cpu_share(
     """The sampler's share of one CPU over the measured steps. Its start-up, which takes a second,
     lies before training."""
     if look is None:
-        return None, f"{recording.node}: {recording.why_absent(_OWN_CPU_TIME)}"
+        return None, recording.why_absent(_OWN_CPU_TIME).of(recording.node)
     reading = Reading("host", _OWN_CPU_TIME, "increase")
     if problem := _host_problem(recording, reading, look, window):
-        return None, f"{recording.node}: {problem}"
+        return None, problem.of(recording.node)
     return look["increase"] / window.duration_s, ""
 
 

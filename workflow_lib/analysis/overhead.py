@@ -166,7 +166,7 @@ def _blocks(
 
 def _row(
     rate_hz: float, blocks: Sequence[_Block], unsampled: Sequence[_Block]
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, Any], dict[str, Reason]]:
     """The values of one rate's row, and a reason for each that is null."""
     row: dict[str, Any] = {
         **dict.fromkeys(_FIGURES),
@@ -178,7 +178,7 @@ def _row(
     if not blocks:
         reason = Reason("no_step_in_block", rate_hz=rate_hz)
         return row, dict.fromkeys((name for name in _FIGURES if row[name] is None), reason)
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Reason] = {}
     row["step_time_s"] = metrics.median(t for block in blocks for t in block.step_times_s)
     pairs = [] if rate_hz == 0 else [_pair(block, unsampled) for block in blocks if unsampled]
     row["pairs"] = len(pairs)

@@ -199,7 +199,7 @@ def _peak_sensor(start: TelemetryStart, row: Mapping[str, Any]) -> str:
     return f"{sensor}, each the mean of {row['power_window_s']:g} s"
 
 
-def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
+def gpu_without_sensor(nodes: Sequence[Node]) -> Reason | None:
     """Describe a GPU whose package's power is reported by a GPU that no rank used; None if there is
     none."""
     for node in nodes:

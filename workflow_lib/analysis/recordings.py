@@ -96,7 +96,7 @@ class Recordings:
     #: node → recording, in the order of names, for nodes that have one
     nodes: Mapping[str, Recording]
     #: node → why it has no recording
-    unwatched: Mapping[str, str]
+    unwatched: Mapping[str, Reason]
     #: how many sensor numbers each node has
     stride: int
     samples: pl.DataFrame
@@ -164,7 +164,7 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
 
     Raises RecordError if a file is damaged.
     """
-    unwatched: dict[str, str] = {}
+    unwatched: dict[str, Reason] = {}
     for node in sorted(used):
         for path in (paths.telemetry_start(node), paths.gpu_samples(node)):
             if not path.is_file():
@@ -258,7 +258,7 @@ def power_limit_w(start: TelemetryStart, end: TelemetryEnd | None, gpu: int) -> 
     None, and why."""
     limit = start.gpus[gpu].get("power_limit_w") if gpu < len(start.gpus) else None
     if limit is None:
-        return None, Reason("limit_not_told")
+        return None, Reason("driver_does_not_tell", what="the power limit")
     last = dict(enumerate((end and end.power_limits_w) or ())).get(gpu)
     if last is not None and abs(last - limit) > _SAME_LIMIT_W:
         return None, Reason("limit_changed", limit=limit, last=last)

@@ -20,7 +20,7 @@ import polars as pl
 from workflow_lib import results
 from workflow_lib.analysis import samples
 from workflow_lib.analysis.counters import Counted, counted_shares
-from workflow_lib.analysis.known import Known, Values, known, merged
+from workflow_lib.analysis.known import Known, Values, Why, known, merged
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import Node, reduce_nodes, unwatched_node
 from workflow_lib.analysis.overhead import overhead_rows
@@ -59,6 +59,7 @@ from workflow_lib.records.reasons import Reason
 from workflow_lib.table_files import schema, table, write_table
 
 _ALTERNATED = Reason("rates_alternate")
+_NOT_COMPUTED = Reason("not_computed")
 
 
 def reduce_run(directory: Path) -> None:
@@ -109,7 +110,7 @@ class _Parts:
     steps: list[dict[str, Any]] = field(default_factory=list)
     series: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=schema(SERIES)))
     #: why a measure that is not among the values is null
-    otherwise: str = ""
+    otherwise: Reason = _NOT_COMPUTED
 
 
 def reduced_run(paths: RunPaths, run: int) -> Reduced:
@@ -164,7 +165,7 @@ def _alternating(paths: RunPaths, cell: Cell, steps: Steps, simulated: bool) -> 
     )
 
 
-def _unwatched(paths: RunPaths, cell: Cell, otherwise: str) -> _Parts:
+def _unwatched(paths: RunPaths, cell: Cell, otherwise: Reason) -> _Parts:
     """Reduce a run whose telemetry is invalid: the measures of its steps, if they can be read."""
     try:
         values, rows = _training(cell, read_steps(paths, cell), otherwise)
@@ -175,7 +176,7 @@ def _unwatched(paths: RunPaths, cell: Cell, otherwise: str) -> _Parts:
     return _Parts(values=values, steps=rows, otherwise=otherwise)
 
 
-def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dict[str, Any]]]:
+def _training(cell: Cell, steps: Steps, no_power: Reason) -> tuple[Values, list[dict[str, Any]]]:
     """The measures that need no telemetry, and the rows of STEP_TIMES. ``no_power`` is why measures
     of telemetry are null."""
     steadiness = steady_state(cell, steps, None, no_power)
@@ -193,7 +194,7 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
     users = _users_of_gpus(paths, steps)
     used = {node: list(gpus) for node, gpus in users.items()}
     recordings = read_recordings(paths, used)
-    unwatched = next(iter(recordings.unwatched.values()), "")
+    unwatched: Why = next(iter(recordings.unwatched.values()), "")
     steadiness = steady_state(cell, steps, recordings, unwatched)
     counted = counted_shares(recordings, steps.window)
     nodes = _nodes(paths, cell, steps, recordings, users, counted)
@@ -220,7 +221,6 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
             cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or "", counted
         ),
         series=series_rows(cell.hardware, steps, recordings),
-        otherwise="not computed",
     )
 
 
@@ -276,7 +276,7 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
         # A torn start record of a sampler also makes telemetry invalid.
         if outcome is not Outcome.TELEMETRY_INVALID:
             raise
-        torn: Known = (None, _within(paths, error))
+        torn: Known = (None, Reason("record_damaged", why=_within(paths, error)))
         return dict.fromkeys(("gpu_name", "sensors", "simulated"), torn)
     return {
         "sensors": known(

@@ -14,7 +14,7 @@ import polars as pl
 
 from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.known import Known, Values, known, missing_of
+from workflow_lib.analysis.known import Known, Values, Why, known, missing_of
 from workflow_lib.analysis.steps import Steps, corrected, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import (
@@ -39,7 +39,7 @@ COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "
 
 #: far below the 0.25 s that a rank rests before it reads, and above the error of corrected times
 _ROUNDING_S = 0.02
-_NOT_COUNTED = Reason("links_of_earlier_version")
+_NOT_COUNTED = Reason("of_earlier_version", lack="its ranks did not count whole steps")
 
 
 def link_values(
@@ -65,7 +65,7 @@ def link_values(
     return found
 
 
-def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | None) -> str:
+def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | None) -> Why:
     """Why a rank's count is not that of the whole steps of ``rows``, its own; "" if it is."""
     if count is None:
         return _NOT_COUNTED
@@ -96,7 +96,7 @@ def _bytes(count: LinkCount, field: str, counted_steps: int) -> Known:
 #: measures of a run and columns of a GPU, which are columns of STEPS
 COUNTS = ("allocator_retries", "allocator_frees")
 _CPU = Reason("cpu_has_no_gpu_allocator")
-_EARLIER = Reason("allocator_of_earlier_version")
+_EARLIER = Reason("of_earlier_version", lack="its ranks did not record their allocator")
 
 
 def allocator_values(steps: Steps) -> Values:
@@ -107,10 +107,10 @@ def allocator_values(steps: Steps) -> Values:
     pressure = None if None in values else False
     if any(value is not None and value > 0 for count in counts for value, _ in count.values()):
         pressure = True
-    why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
+    why: Why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
     found["memory_pressure"] = known(pressure, why)
     told = {rank.allocator for rank in steps.ranks}
-    absent = next((_why_absent(rank) for rank in steps.ranks if rank.allocator is None), "")
+    absent: Why = next((_why_absent(rank) for rank in steps.ranks if rank.allocator is None), "")
     found["allocator"] = known(None if None in told else "; ".join(sorted(map(str, told))), absent)
     return found
 
@@ -123,7 +123,7 @@ def counts_of_rank(steps: Steps, rank: RankRecord) -> Values:
     return {name: _rise(rank, before[name].to_list(), after[name].item()) for name in COUNTS}
 
 
-def _why_absent(rank: RankRecord) -> str:
+def _why_absent(rank: RankRecord) -> Reason:
     if not rank.on_gpu:
         return _CPU
     return Reason("not_told") if rank.parameters is None else _EARLIER
@@ -161,7 +161,7 @@ _CONVENTIONS = {
 
 
 def run_row(
-    cell: Cell, run: int, ended: OutcomeRecord, values: Values, otherwise: str
+    cell: Cell, run: int, ended: OutcomeRecord, values: Values, otherwise: Reason
 ) -> dict[str, Any]:
     """A row of RUNS; ``otherwise`` is why a measure that is not among ``values`` is null.
 
@@ -207,7 +207,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
         of_step = losses.filter(pl.col("step") == step)["loss"]
         loss, why = loss_of_ranks(of_step.first(), of_step.min(), of_step.max())  # type: ignore[arg-type]
-        found[name] = known(loss, why.of(f"step {step}") if isinstance(why, Reason) else why)
+        found[name] = known(loss, why and why.of(f"step {step}"))
     found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
     return found | _model_flops(cell, steps, rate, dropped)
 
@@ -221,7 +221,7 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     reserved, used = (
         _of_fullest(steps, name, unknown) for name in ("memory_reserved_bytes", "memory_used_bytes")
     )
-    not_judged = used[1] or Reason("driver_counted_none")
+    not_judged = used[1] or Reason("not_positive", measure="memory_used_peak_bytes", value=used[0])
     if used[0] is not None and reserved[0] is not None and used[0] < reserved[0]:
         # In earlier versions ranks asked the driver at the end of a step, after the allocator had
         # given back some of what the driver had counted.
@@ -238,7 +238,7 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     }
 
 
-def _of_fullest(steps: Steps, name: str, unknown: str) -> Known:
+def _of_fullest(steps: Steps, name: str, unknown: Reason) -> Known:
     """The highest value of a column of STEPS over all ranks. It is null if a rank has none, because
     that rank may be the fullest; ``unknown`` is why no rank has one."""
     peaks = steps.rows.group_by("rank").agg(pl.col(name).cast(pl.Float64).max()).sort("rank")

@@ -19,13 +19,14 @@ from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import Counted
 from workflow_lib.analysis.gpus import airflow_of
 from workflow_lib.analysis.integrals import Floats, Numbers
+from workflow_lib.analysis.known import Why, missing_of
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.records import GPU_SAMPLES, SERIES, SERIES_POINTS, Cell, Hardware
 from workflow_lib.records.columns import sampled
-from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.records.reasons import Reason
 from workflow_lib.table_files import schema
 from workflow_lib.words import counted as in_words
 
@@ -124,8 +125,8 @@ def step_rows(
     cell: Cell,
     steps: Steps,
     recordings: Recordings | None,
-    unknown: str,
-    no_power: str,
+    unknown: Why,
+    no_power: Why,
     counted: Mapping[int, Counted],
 ) -> list[dict[str, Any]]:
     """Rows of STEP_TIMES, less ``cell`` and ``run``, in the order of steps.
@@ -137,20 +138,21 @@ def step_rows(
     """
     rows = _as_trained(cell, steps)
     windows = [row.pop("window") for row in rows]
-    readings: list[tuple[str, tuple[str, ...], str]] = [
+    readings: list[tuple[str, tuple[str, ...], Why]] = [
         ("power_w", _OF_POWER, unknown or no_power),
         ("temperature_c", _OF_TEMPERATURE, unknown),
         ("sm_clock_mhz", _OF_CLOCK, unknown),
     ]
     for quantity, columns, reason in readings:
-        found: Sequence[Mapping[str, Any] | str] = [reason] * len(rows)
+        found: Sequence[Mapping[str, Any] | Why] = [reason] * len(rows)
         if recordings is not None and not reason:
             found = _over_gpus(cell, recordings, quantity, windows, counted)
         for row, window, figures in zip(rows, windows, found, strict=True):
+            lacking: dict[str, Why] = row["missing"]
             if row["step_time_s"] is None:  # its beginning and end are not known
-                row["missing"] |= dict.fromkeys(columns, row["missing"]["step_time_s"])
+                lacking |= dict.fromkeys(columns, lacking["step_time_s"])
             elif isinstance(figures, str):
-                row["missing"] |= dict.fromkeys(columns, figures)
+                lacking |= dict.fromkeys(columns, figures)
             elif quantity == "power_w":
                 row["power_mean_w"] = figures["sum"]
                 row["energy_j"] = figures["sum"] * window.duration_s
@@ -161,7 +163,7 @@ def step_rows(
             else:
                 row["sm_clock_mean_mhz"] = figures["mean"]
     for row in rows:
-        row |= missing(row.pop("missing"))
+        row |= missing_of({name: (None, why) for name, why in row.pop("missing").items()})
     return rows
 
 
@@ -201,7 +203,7 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
             "window": window,
             "missing": {},
         }
-        lacking = row["missing"]
+        lacking: dict[str, Why] = row["missing"]
         if (present := row.pop("ranks")) < count:
             why = Reason("ranks_lack_step", present=present, ranks=in_words(count, "rank"))
             for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):
@@ -223,7 +225,7 @@ def _over_gpus(
     quantity: str,
     windows: Sequence[Window],
     counted: Mapping[int, Counted],
-) -> list[Mapping[str, Any] | str]:
+) -> list[Mapping[str, Any] | Reason]:
     """Each window's mean of a quantity, combined over GPUs, or why it is not known."""
     size = cell.hardware.gpus_per_package if quantity == "power_w" else None
     sensors = recordings.sensors(size)
@@ -240,7 +242,7 @@ def _over_gpus(
                 means[rows[sensor], place] = np.nan
     without = np.isnan(means)
     sums = means.sum(axis=0).tolist()
-    found: list[Mapping[str, Any] | str] = []
+    found: list[Mapping[str, Any] | Reason] = []
     for place, total in enumerate(sums):
         if without[:, place].any():
             node, gpu = recordings.place(sensors[int(without[:, place].argmax())])

@@ -26,7 +26,7 @@ import polars as pl
 
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.integrals import Floats
-from workflow_lib.analysis.known import Values, known
+from workflow_lib.analysis.known import Values, Why, known
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
@@ -157,7 +157,7 @@ def _start(values: Floats) -> Estimate:
     return Estimate(start, _START_DEVIATIONS * _NORMAL * deviation)
 
 
-def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknown: str) -> Values:
+def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknown: Why) -> Values:
     """The measures of how steady the measured steps were.
 
     ``unknown`` is why telemetry is incomplete, or "". Without power and temperature a run is never
@@ -168,36 +168,40 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
     power, power_reason = _series(cell, blocks, recordings, unknown, "power_w")
     temperature, temperature_reason = _series(cell, blocks, recordings, unknown, "temperature_c")
     step_time = Series([block.step_time_s for block in blocks], STEP_TIME_TOLERANCE, True)
-    few = Reason(
-        "too_few_blocks", blocks=counted(len(blocks), "block"), fewest_values=FEWEST_VALUES
-    )
     values: Values = {}
-    drifts = []
-    for name, series, why in (
-        ("step_time_drift", step_time, ""),
-        ("power_drift", power, power_reason),
-        ("temperature_drift_c", temperature, temperature_reason),
+    drifts, reasons = [], [power_reason, temperature_reason]
+    for name, quantity, series, unread in (
+        ("step_time_drift", "step time", step_time, ""),
+        ("power_drift", "power", power, power_reason),
+        ("temperature_drift_c", "temperature", temperature, temperature_reason),
     ):
         found = None if series is None else drift(series)
+        why = unread if series is None or found else _why_no_drift(series, quantity)
         drifts.append(found)
+        reasons.append(why)
         plain, unit = name.removesuffix("_c"), "_c" if name.endswith("_c") else ""
         trend = found and found.trend
-        values[name] = known(trend and _rounded(trend.change), why or few)
-        values[f"{plain}_margin{unit}"] = known(trend and _rounded(trend.margin), why or few)
+        values[name] = known(trend and _rounded(trend.change), why)
+        values[f"{plain}_margin{unit}"] = known(trend and _rounded(trend.margin), why)
     verdicts = [None if each is None else each.steady for each in drifts]
     steady = False if False in verdicts else True if all(verdicts) else None
-    reason = power_reason or temperature_reason
-    if not reason:
-        reason = few if None in drifts else _not_told(drifts)
-    values["steady"] = known(steady, reason)
+    values["steady"] = known(steady, next(filter(None, reasons), "") or _not_told(drifts))
     return values
+
+
+def _why_no_drift(series: Series, quantity: str) -> Reason:
+    """Why :func:`drift` tells nothing of a series."""
+    if len(series.values) < FEWEST_VALUES:
+        blocks = counted(len(series.values), "block")
+        return Reason("too_few_blocks", blocks=blocks, fewest_values=FEWEST_VALUES)
+    return Reason("mean_is_zero", quantity=quantity)
 
 
 def _rounded(value: float) -> float:
     return round(value, _DECIMALS) + 0.0  # which -0.0 is not
 
 
-def _not_told(drifts: Sequence[Drift | None]) -> str:
+def _not_told(drifts: Sequence[Drift | None]) -> Reason:
     """Which quantities may have changed by more than matters, and what would tell."""
     named = zip(("step time", "power", "temperature"), drifts, strict=True)
     untold = [what for what, each in named if each is not None and each.steady is None]
@@ -205,8 +209,8 @@ def _not_told(drifts: Sequence[Drift | None]) -> str:
 
 
 def _series(
-    cell: Cell, blocks: Sequence[Block], recordings: Recordings | None, unknown: str, quantity: str
-) -> tuple[Series | None, str]:
+    cell: Cell, blocks: Sequence[Block], recordings: Recordings | None, unknown: Why, quantity: str
+) -> tuple[Series | None, Why]:
     """The mean over all GPUs of power or temperature in each group of steps, or None and why."""
     if unknown or recordings is None:
         return None, unknown

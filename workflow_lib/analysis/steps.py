@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from workflow_lib.analysis.known import Values
+from workflow_lib.analysis.known import Values, Why
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_files
 from workflow_lib.records import (
@@ -50,13 +50,13 @@ def clock_values(clocks: Mapping[str, NodeClock], nodes: int) -> Values:
     """The columns ``clock_skew_s`` and ``clock_error_s``: the largest skew of any node, which was
     corrected, and the largest error that may remain."""
     uncompared = [(node, clock.reason) for node, clock in clocks.items() if clock.reason]
-    reason = ""
+    reason: Why = ""
     for node, why in uncompared[:1]:
         reason = Reason("clock_not_compared", node=node, why=why)
     if nodes == 1:
         reason = Reason("one_clock")
     elif len(clocks) < nodes:
-        reason = Reason("clocks_of_earlier_version")
+        reason = Reason("of_earlier_version", lack="did not compare clocks")
     if reason:
         return dict.fromkeys(("clock_skew_s", "clock_error_s"), (None, reason))
     return {
@@ -136,7 +136,7 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
 
 def loss_of_ranks(
     first: float | None, lowest: float | None, highest: float | None
-) -> tuple[float | None, str]:
+) -> tuple[float | None, Why]:
     """The loss of a step, from those that ranks recorded: the first, the lowest and the highest; or
     None and why. Ranks that have a loss have that of the global batch, so all have the same."""
     if first is None or lowest is None or highest is None:

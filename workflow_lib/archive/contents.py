@@ -26,6 +26,7 @@ _OF_CHECKOUT = (
     "CITATION.cff",
     "docs/reference/columns.md",
     "docs/reference/files.md",
+    "docs/reference/reasons.md",
     "envs/*.txt",
     "envs/*.yaml",
 )

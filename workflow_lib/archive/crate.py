@@ -45,6 +45,7 @@ _WHAT = {
     "tokens.json": "A tokenised corpus that is not in here: its sources and checksum",
     "columns.md": "What every column of the tables means, with its unit",
     "files.md": "What every file means",
+    "reasons.md": "Why a value of a table is null: codes and their sentences",
     _CITATION: "How to cite the software, and the study that it repeats",
     versions.NAME: "Versions of the software that made tables, figures and page",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
@@ -25,6 +24,7 @@ from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import differences
 from workflow_lib.records import MEASURES, cell_axes
 from workflow_lib.records.measures import PROFILED
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, in_words
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.results import PROFILED_RUN
@@ -214,10 +214,10 @@ def _slowdown(rate_hz: float, rows: Sequence[Row], coverage: float) -> dict[str,
     interval spans the runs' own intervals."""
     own = [row for row in rows if row["sample_rate_hz"] == rate_hz]
     known = [row for row in own if row["slowdown_low"] is not None]
+    if not own:
+        return {"in_words": f"no value: no run alternates with {rate_hz:g} Hz"}
     if not known:
-        reasons = [json.loads(row["missing_reasons"] or "{}").get("slowdown", "") for row in own]
-        why = next(filter(None, reasons), f"no run alternates with {rate_hz:g} Hz")
-        return {"in_words": f"no value: {why}"}
+        return {"in_words": f"no value: {Reason.of_column(own[0], 'slowdown_low')}"}
     slowdowns = [row["slowdown"] for row in known]
     if len(known) >= differences.FEWEST_RUNS:
         return _interval(VALUE, slowdowns, [0.0] * len(known), 0.0, _OVER_RUNS, coverage)

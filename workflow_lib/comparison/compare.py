@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from workflow_lib.records import (
     whole_file,
     write_checksums,
 )
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import in_words
 from workflow_lib.report.figures.embedding import figure_in_page
@@ -222,7 +222,7 @@ def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
     found: dict[tuple[str, str], int] = {}
     for row in rows:
         if row["verdict"] in ("missing", "refused") and row["match"] in summary.KINDS:
-            reason = json.loads(row["missing_reasons"])["estimate"]
+            reason = Reason.of_column(row, "estimate")
             key = MEASURES[row["measure"]].heading, reason
             found[key] = found.get(key, 0) + 1
     return [(heading, reason, count) for (heading, reason), count in found.items()]

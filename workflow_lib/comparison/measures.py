@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from workflow_lib.records import MEASURES, Measure
 from workflow_lib.records.measures import Contrast
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row
 
 #: half a degree, because GPUs give their temperature in whole degrees
@@ -63,5 +63,4 @@ def values(measure: Measure, runs: Sequence[Row]) -> tuple[list[float], str]:
     if len(whole) == len(runs):
         return whole, ""
     run = next(run for run in runs if run[measure.name] is None)
-    reasons: Mapping[str, str] = json.loads(run["missing_reasons"] or "{}")
-    return [], f"run {run['run']}: {reasons.get(measure.name, 'no reason was recorded')}"
+    return [], f"run {run['run']}: {Reason.of_column(run, measure.name)}"

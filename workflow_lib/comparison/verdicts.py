@@ -197,7 +197,7 @@ def _same_runs(runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
     return f"no verdict: both sides have the same run {which} of one cell" if both else ""
 
 
-def _untold(known: Mapping[str, Any]) -> dict[str, str]:
+def _untold(known: Mapping[str, Any]) -> dict[str, Reason]:
     """Why two sides that have values have no interval, or no effect of order or date."""
     few = Reason("too_few_runs", fewest=FEWEST_RUNS)
     if known["coverage"] is None:
@@ -270,7 +270,7 @@ def _widened(
     lie: Design,
     of_a: tuple[Side, Sequence[Row]],
     of_b: tuple[Side, Sequence[Row]],
-) -> tuple[Wide | None, dict[str, str]]:
+) -> tuple[Wide | None, dict[str, Reason]]:
     """The interval widened by the effects of dates and nodes and the errors of sensors, None if one
     of these is unknown; and the reasons of null numbers. Both sides come with their runs."""
     waits = waits_for_host((*of_a[1], *of_b[1]))
@@ -332,7 +332,7 @@ def _of_session(number: int, reads: Sequence[Read], of: Sequence[int | None]) ->
 
 def _with_energy_errors(
     measure: Measure, wide: Wide | None, runs_a: Sequence[Row], runs_b: Sequence[Row]
-) -> tuple[Wide | None, dict[str, str]]:
+) -> tuple[Wide | None, dict[str, Reason]]:
     """The interval of a ratio of energies, widened by the largest ``energy_error_share`` of each
     side's runs; None if one is unknown. And the reasons of null numbers."""
     names = ("energy_error_a", "energy_error_b")
@@ -350,7 +350,7 @@ def _with_energy_errors(
     return wide._replace(low=low, high=high, energy=(s, t)), {}
 
 
-def _no_error(why: str) -> dict[str, str]:
+def _no_error(why: Reason) -> dict[str, Reason]:
     return dict.fromkeys(("sensors_low", "sensors_high"), why)
 
 

@@ -80,7 +80,7 @@ def characterise(measured: Measured, threshold: float = BEHIND) -> Characterisat
     return Characterisation(clocks, power, temperatures, parts, of_nodes, left_out, rows, threshold)
 
 
-def _row(measured: Measured, place: Place) -> tuple[dict[str, Any], dict[str, str]]:
+def _row(measured: Measured, place: Place) -> tuple[dict[str, Any], dict[str, Reason]]:
     """A GPU's own readings, and why values are missing."""
     mine = [reading for reading in measured.readings if (reading.node, reading.gpu) == place]
     inlets = [each.inlet_c for each in mine if each.inlet_c is not None]
@@ -109,7 +109,7 @@ def _ends(name: str, effect: Interval, unit: str = "") -> dict[str, float]:
 
 
 def _told(
-    name: str, effect: Interval | None, why_not: str, reasons: dict[str, str]
+    name: str, effect: Interval | None, why_not: str, reasons: dict[str, Reason]
 ) -> Mapping[str, float | None]:
     if effect is not None:
         return _ends(name, effect)

@@ -15,13 +15,9 @@ from typing import Any
 SENTENCES: Mapping[str, str] = {
     "allocator_counts_fell": "rank {rank}: the counts of torch's allocator ran backwards",
     "allocator_does_not_count": "torch's allocator does not count them ({allocator})",
-    "allocator_of_earlier_version": (
-        "an earlier version made the run, and its ranks did not record their allocator"
-    ),
     "as_the_verdict": "{why}",
     "bandwidth_unknown": "the bandwidth is not known",
     "clock_not_compared": "{node}: {why}",
-    "clocks_of_earlier_version": "an earlier version made the run, and did not compare clocks",
     "collectives_unmatched": "some of these collectives were not found on all of their ranks",
     "compared_rate": "the other rates are compared with this one",
     "counter_fell": "the counter {counter} ran backwards",
@@ -31,7 +27,6 @@ SENTENCES: Mapping[str, str] = {
         "the readings of energy_j nearest to the edges of the measured steps are {off_s:.3g} "
         "s off them in all, more than {largest_completed_share:.0%} of it"
     ),
-    "counter_one_sided": "energy_j was read only on one side of the measured steps",
     "counter_steps_unknown": "the steps of this driver's counters are not known",
     "counter_stood_still": "the counter or power stood still, which cannot be compared",
     "counter_times_uncertain": (
@@ -48,31 +43,23 @@ SENTENCES: Mapping[str, str] = {
     "drift_within_noise": (
         "noise does not tell whether {measures} drifted; more measured steps would"
     ),
-    "driver_counted_none": "the driver counted none",
-    "driver_does_not_tell": "the driver does not report it",
+    "driver_does_not_tell": "the driver does not report {what}",
     "drops_not_recorded": "a rank did not record what its routers dropped",
+    "edge_not_read": "the {end} {column} was read {off_s:.3g} s {edge}",
     "events_without_bound": "event bits as sampled have no bound on their error",
     "file_missing": "{file} is missing",
-    "first_reading_late": (
-        "the first {column} was read {late_s:.3g} s after the measured steps began"
-    ),
     "flops_unknown": "how much of the model was computed is not known: {unknown}",
     "gpu_memory_not_recorded": "no rank recorded it",
     "gpu_model_unknown": "not known for {name}",
     "group_not_named": "the trace does not name the process group",
     "group_ranks_unknown": "the ranks of the process group, or those of a node, are not known",
-    "highest_clock_unknown": "the driver does not report the highest clock",
     "idle_not_watched": "telemetry of node {node} ended before training began",
     "idle_too_short": (
         "node {node} was watched for {watched_s:.3g} s before training began, less than the "
         "{shortest_idle_s:g} s that power is averaged over"
     ),
-    "last_reading_early": (
-        "the last {column} was read {early_s:.3g} s before the measured steps ended"
-    ),
     "layout_unknown": "the layout is not known",
     "limit_changed": "the limit was changed during the run, from {limit:g} W to {last:g} W",
-    "limit_not_told": "the driver does not report the power limit",
     "limit_raised_later": (
         "mean power was {mean_w:.3g} W, so the limit of {limit_w:g} W, read before training, "
         "was raised later"
@@ -83,15 +70,13 @@ SENTENCES: Mapping[str, str] = {
         "the rank counted {counted} steps from step {first} on, and recorded {recorded}"
     ),
     "links_not_counted": "{why}",
-    "links_of_earlier_version": (
-        "an earlier version made the run, and its ranks did not count whole steps"
-    ),
     "links_read_within_steps": "the link counters were read within steps, not between them",
     "look_of_unknown_length": (
         "a sample of the driver is a short look of the sensor, of unknown length"
     ),
     "loss_not_recorded": "no rank recorded the loss",
     "losses_differ": "ranks recorded different losses of one batch: {lowest:g} to {highest:g}",
+    "mean_is_zero": "the mean of {quantity} is 0, so that no change is a share of it",
     "memory_lower_bound": "memory_used_peak_bytes is only a lower bound in this run",
     "memory_not_recorded": "no rank recorded its memory",
     "message_sizes_unknown": "the trace does not say the size of every message",
@@ -128,6 +113,7 @@ SENTENCES: Mapping[str, str] = {
     "no_warmup": "without a warm-up, counts of before the measured steps are not known",
     "no_whole_step_counted": "no whole step was counted",
     "not_completed": "the run ended as {outcome}",
+    "not_computed": "not computed",
     "not_ended": "the run has not ended",
     "not_of_energy": "the measure is not of energy, or has no interval",
     "not_of_inference": "inference reports prefill and decode apart, and has no loss",
@@ -144,6 +130,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     "not_told": "not told by the trainer",
     "not_told_apart": "{why}",
+    "of_earlier_version": "an earlier version made the run, and {lack}",
     "one_clock": "one node has one clock",
     "one_gpu_a_node": "no node has two GPUs to compare",
     "one_token_a_sequence": "each sequence generates one token, which its prefill chooses",
@@ -175,6 +162,7 @@ SENTENCES: Mapping[str, str] = {
         "interpolated"
     ),
     "readings_too_long_for_bursts": "power readings are means over too long to show bursts",
+    "record_damaged": "{why}",
     "shares_package_sensor": (
         "GPU {gpu} shares the power sensor of its package ({gpus_per_package} GPUs) with GPU "
         "{sensor}, which reports for all of it"
@@ -192,6 +180,7 @@ SENTENCES: Mapping[str, str] = {
     "too_few_pairs": "an interval needs {fewest_pairs} pairs, but this rate has {have}",
     "too_few_runs": "a side has fewer than {fewest} runs",
     "took_no_time": "it took no time",
+    "trace_of_several_gpus": "the trace holds several GPUs",
     "traces_incomplete": "{left}, so the run has no shares of time",
     "traces_not_analysed": "the run completed but its traces have not been analysed",
     "unclassified": "{why}",
@@ -229,20 +218,28 @@ class Reason(str):
         """The same reason of something that is named before it."""
         return self._made(f"{whose}: {self}", self.code, self.values)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made, (str(self), self.code, dict(self.values))
+
     @classmethod
-    def stored(cls, row: Mapping[str, Any], column: str) -> Reason:
-        """Why a column of a row is null. Rows of earlier versions have no codes."""
-        sentence = json.loads(row["missing_reasons"] or "{}").get(column)
-        code = json.loads(row.get("missing_codes") or "{}").get(column, "unclassified")
-        return cls("no_reason") if sentence is None else cls._made(sentence, code, {})
+    def of_row(cls, row: Mapping[str, Any]) -> dict[str, Reason]:
+        """Why columns of a row are null, by their names. Rows of earlier versions have no codes."""
+        codes = json.loads(row.get("missing_codes") or "{}")
+        return {
+            column: cls._made(sentence, codes.get(column, "unclassified"), {})
+            for column, sentence in json.loads(row["missing_reasons"] or "{}").items()
+        }
+
+    @classmethod
+    def of_column(cls, row: Mapping[str, Any], column: str) -> Reason:
+        """Why a column of a row is null."""
+        return cls.of_row(row).get(column) or cls("no_reason")
 
 
-def missing(reasons: Mapping[str, str]) -> dict[str, str]:
-    """The columns ``missing_reasons`` and ``missing_codes``: JSON objects by the names of columns.
-
-    A text without a code is ``unclassified``.
-    """
-    codes = {name: getattr(why, "code", "unclassified") for name, why in reasons.items()}
+def missing(reasons: Mapping[str, Reason]) -> dict[str, str]:
+    """The columns ``missing_reasons`` and ``missing_codes``: JSON objects by the names of
+    columns."""
+    codes = {name: why.code for name, why in reasons.items()}
     return {
         "missing_reasons": json.dumps(reasons, sort_keys=True, ensure_ascii=False),
         "missing_codes": json.dumps(codes, sort_keys=True),

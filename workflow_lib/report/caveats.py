@@ -3,10 +3,10 @@ other load on its nodes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from workflow_lib.records import MEASURES
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.words import counted
@@ -80,13 +80,13 @@ def _in_words(cell: Row, name: str) -> str:
     return f"{significant(cell[name] * measure.factor, 3, decimals=1)} {measure.people_unit}"
 
 
-def _why(cell: Row, runs: Sequence[Row]) -> str:
-    for run in runs:
-        if run["cell"] == cell["cell"] and run["at_power_limit_share"] is None:
-            reasons: dict[str, str] = json.loads(run["missing_reasons"] or "{}")
-            if reason := reasons.get("at_power_limit_share"):
-                return reason
-    return "no reason was recorded"
+def _why(cell: Row, runs: Sequence[Row]) -> Reason:
+    told = (
+        Reason.of_row(run).get("at_power_limit_share")
+        for run in runs
+        if run["cell"] == cell["cell"] and run["at_power_limit_share"] is None
+    )
+    return next(filter(None, told), Reason("no_reason"))
 
 
 #: torch's allocator without any setting

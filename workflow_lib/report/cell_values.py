@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from workflow_lib.records import ESTIMATES, MEASURES, Measure
 from workflow_lib.records.measures import PROFILED
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.cell_files import Clean
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import NOTHING, shown, significant
 
-_NO_REASON = "no reason was recorded"
+_NO_REASON = Reason("no_reason")
 
 
 class Reasons:
@@ -35,7 +35,7 @@ def figures_of_cell(cell: Row, runs: Sequence[Row], reasons: Reasons) -> list[An
     """A cell's MEASURES, in order. A value is its text, or its text and range. A missing value is
     the index of the reasons of the runs that lack it. A measure that does not apply to the workload
     is null."""
-    why = [(run["run"], _reasons(run)) for run in runs if completed(run)]
+    why = [(run["run"], Reason.of_row(run)) for run in runs if completed(run)]
     found: list[Any] = []
     for measure in MEASURES.values():
         text, interval, value = shown(cell, measure)
@@ -58,7 +58,7 @@ def figures_of_cell(cell: Row, runs: Sequence[Row], reasons: Reasons) -> list[An
 
 def figures_of_run(run: Row, reasons: Reasons) -> list[Any]:
     """A run's MEASURES, as :func:`figures_of_cell` gives them."""
-    why = _reasons(run)
+    why = Reason.of_row(run)
     found: list[Any] = []
     for measure in MEASURES.values():
         value = run[measure.name]
@@ -99,8 +99,3 @@ def profiled_shares(cell: Row) -> list[tuple[str, str, str]]:
 def _estimate(value: float, measure: Measure) -> str:
     # Counts have no decimals.
     return significant(value * measure.factor, decimals=0 if isinstance(value, int) else None)
-
-
-def _reasons(run: Row) -> dict[str, str]:
-    found: dict[str, str] = json.loads(run["missing_reasons"] or "{}")
-    return found

@@ -3,13 +3,13 @@ values, with reasons."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib.records import Measure, inapplicable
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, in_words, profiled_runs
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.words import counted
@@ -138,8 +138,8 @@ def unmeasured(runs: Iterable[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _reasons(run: Row) -> dict[str, str]:
+def _reasons(run: Row) -> dict[str, Reason]:
     """The reasons of a run for missing measures, only of those that apply to its workload."""
-    reasons: dict[str, str] = json.loads(run["missing_reasons"] or "{}")
+    reasons = Reason.of_row(run)
     meant = reasons.keys() - set(inapplicable(run["workload"]))
     return {column: reasons[column] for column in meant}

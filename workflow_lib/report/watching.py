@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workflow_lib.records import CoolDown, Outcome, RunPaths, read_if_there
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, natural
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.results import run_directory
@@ -47,8 +47,7 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
         untold: dict[str, list[Row]] = {}
         for run in ended:
             if run["steady"] is None:
-                reason = json.loads(run["missing_reasons"]).get("steady", "no reason was recorded")
-                untold.setdefault(reason, []).append(run)
+                untold.setdefault(Reason.of_column(run, "steady"), []).append(run)
         for reason, some in untold.items():
             known = some[0]["step_time_drift_margin"] is not None
             margins = ", ".join(_margin(some, *drift) for drift in _DRIFTS) if known else ""
@@ -163,9 +162,9 @@ def overhead_lines(overhead: Iterable[Row], labels: Mapping[str, str]) -> list[d
     for row in order:
         low, high = row["slowdown_low"], row["slowdown_high"]
         off = row["sample_rate_hz"] == 0
-        interval = "" if off else json.loads(row["missing_reasons"]).get("slowdown_low", "")
-        if low is not None and high is not None:
-            interval = f"{_percent(low)} to {_percent(high)}"
+        interval = "" if off else f"{_percent(low)} to {_percent(high)}"
+        if not off and None in (low, high):
+            interval = Reason.of_column(row, "slowdown_low")
         lines.append(
             {
                 "cell": row["cell"],

@@ -166,6 +166,10 @@ def test_two_gpus_of_a_trace_are_two(tmp_path: Path) -> None:
     both = analyse({0: write(tmp_path / "t.json", events)})
     (row,) = both.ranks.rows(named=True)
     assert row["gpus"] == 2
+    assert (row["bubble_s"], json.loads(row["missing_codes"])["bubble_s"]) == (
+        None,
+        "trace_of_several_gpus",
+    )
     assert row["span_s"] == pytest.approx(200e-6)
     assert row["computation_s"] == pytest.approx(140e-6)
     # What the other GPU computes hides nothing.

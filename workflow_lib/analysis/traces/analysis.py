@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from workflow_lib.analysis.known import Known
 from workflow_lib.analysis.traces import collectives
 from workflow_lib.analysis.traces.breakdown import class_rows, rank_times, step_work, with_groups
 from workflow_lib.analysis.traces.decoding import Notes
@@ -81,9 +82,10 @@ def analyse(
     nodes = sorted({rank // ranks_per_node for rank in paths}) if ranks_per_node else []
     shifts = _add_waiting(rows, ranks, exchanged, nodes, remarks)
     for rank, row in ranks.items():
-        row["bubble_s"], row["bubble_reason"] = _bubble(rank, work, degrees, ranks_per_node, shifts)
+        bubble: Known = _bubble(rank, work, degrees, ranks_per_node, shifts)
         if row["gpus"] > 1:
-            row["bubble_s"], row["bubble_reason"] = None, "the trace holds several GPUs"
+            bubble = None, Reason("trace_of_several_gpus")
+        row["bubble_s"], row["bubble_reason"] = bubble
     order = {kind: i for i, kind in enumerate(CLASSES)}
     rows.sort(key=lambda row: (row["rank"], order[row["class"]]))
     fixed = dict(identity or {})
@@ -163,7 +165,7 @@ def _bubble(
     degrees: Degrees | None,
     ranks_per_node: int | None,
     shifts: Mapping[int, collectives.Shift],
-) -> tuple[float | None, str]:
+) -> Known:
     """A rank's bubble: how long it only waited for its pipeline, in s, or None and why.
 
     The window of a step lasts from the first start to the last end of its kernels on any rank of
@@ -205,7 +207,8 @@ def _kernel_row(
     row: dict[str, Any], rank: Mapping[str, Any], peaks: Mapping[str, float]
 ) -> dict[str, Any]:
     """Complete a row of KERNELS: bandwidths, shares, and the reasons of null values."""
-    matched, reasons = row.pop("matched", 0), {}
+    matched = row.pop("matched", 0)
+    reasons: dict[str, Reason] = {}
     whole = {**row, "share_of_span": row["covered_s"] / rank["span_s"] if rank["span_s"] else None}
     if row["class"] not in COMMUNICATION:
         whole |= missing({})
@@ -239,7 +242,7 @@ def _kernel_row(
 def _rank_row(row: dict[str, Any]) -> dict[str, Any]:
     """Complete a row of TRACES: shares, and the reasons of null values."""
     whole = dict(row)
-    reasons = {}
+    reasons: dict[str, Reason] = {}
     if reason := whole.pop("bubble_reason"):
         reasons["bubble_s"] = reason
     if whole["span_s"] is None:

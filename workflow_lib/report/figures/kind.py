@@ -7,7 +7,6 @@ A kind is a module with a :class:`FigureKind` in it; :mod:`workflow_lib.report.f
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from matplotlib.figure import Figure
 
 from workflow_lib.records import Measure, cell_axes, measures
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, natural
 from workflow_lib.report.figures.tables import Tables
 
@@ -168,7 +168,7 @@ def reasons_of_gpus(gpus: Iterable[Row], columns: Sequence[str]) -> str:
     rows = 0
     for gpu in gpus:
         rows += 1
-        reasons: dict[str, str] = json.loads(gpu["missing_reasons"] or "{}")
+        reasons = Reason.of_row(gpu)
         given.update({reasons[column] for column in columns if column in reasons})
     if not rows:
         return "no run left readings of a GPU"
