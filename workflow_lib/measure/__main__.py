@@ -57,7 +57,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--simulate", type=int, default=0, metavar="N", help="simulate N GPUs a node, for trying it"
     )
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND …")
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what to run"
+    )
     return parser
 
 
