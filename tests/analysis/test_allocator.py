@@ -40,7 +40,7 @@ def reasons(row: Mapping[str, Any]) -> set[str]:
     return {missing[name] for name in COLUMNS if row[name] is None}
 
 
-def test_counts_are_those_of_the_measured_steps_alone(tmp_path: Path) -> None:
+def test_counts_are_those_of_the_measured_steps_alone(tmp_path):
     allocators = {0: (DEFAULT, QUIET), 1: (DEFAULT, SHORT)}
     row, gpus = reduced(tmp_path / "short" / "run1", Run(allocators=allocators))
     # Of rank 1: 5 − 2 retries, 42 − 31 segments.
@@ -51,13 +51,13 @@ def test_counts_are_those_of_the_measured_steps_alone(tmp_path: Path) -> None:
     assert values(row) == (0, 0, False, f"{DEFAULT}; {EXPANDABLE}")
 
 
-def test_a_segment_given_back_without_a_retry_is_pressure(tmp_path: Path) -> None:
+def test_a_segment_given_back_without_a_retry_is_pressure(tmp_path):
     allocators = {0: (DEFAULT, QUIET), 1: (DEFAULT, [(0, 0), (0, 0), (0, 1)])}
     row, _ = reduced(tmp_path / "run1", Run(allocators=allocators))
     assert values(row) == (0, 1, True, DEFAULT)
 
 
-def test_pressure_is_known_where_one_rank_shows_it(tmp_path: Path) -> None:
+def test_pressure_is_known_where_one_rank_shows_it(tmp_path):
     asynchronous = ("cudaMallocAsync", [(None, None)] * 3)
     row, _ = reduced(
         tmp_path / "one" / "run1", Run(allocators={0: (DEFAULT, SHORT), 1: asynchronous})
@@ -70,7 +70,7 @@ def test_pressure_is_known_where_one_rank_shows_it(tmp_path: Path) -> None:
     assert reasons(row) == {"torch's allocator does not count them (cudaMallocAsync)"}
 
 
-def test_runs_of_earlier_versions_and_of_cpus_say_why_nothing_is_known(tmp_path: Path) -> None:
+def test_runs_of_earlier_versions_and_of_cpus_say_why_nothing_is_known(tmp_path):
     run = Run()
     paths = run.write(tmp_path / "earlier" / "run1")
     # Files without the columns at all.
@@ -95,7 +95,7 @@ def test_runs_of_earlier_versions_and_of_cpus_say_why_nothing_is_known(tmp_path:
     }
 
 
-def test_without_a_warm_up_counts_of_before_are_not_known(tmp_path: Path) -> None:
+def test_without_a_warm_up_counts_of_before_are_not_known(tmp_path):
     one = cell(training=replace(cell().training, warmup_steps=0, measured_steps=3))
     allocators = {0: (DEFAULT, QUIET), 1: (DEFAULT, SHORT)}
     paths = Run(cell=one, allocators=allocators).write(tmp_path / "run1")
@@ -113,7 +113,7 @@ def test_without_a_warm_up_counts_of_before_are_not_known(tmp_path: Path) -> Non
     [([False, False], False), ([False, True], True), ([None, True], True), ([None, False], None),
      ([], None)],
 )  # fmt: skip
-def test_a_cell_is_under_pressure_if_a_run_is(runs: list[bool | None], pressure: Any) -> None:
+def test_a_cell_is_under_pressure_if_a_run_is(runs, pressure):
     assert cell_pressure([{"memory_pressure": each} for each in runs]) is pressure
 
 
@@ -126,5 +126,5 @@ def test_a_cell_is_under_pressure_if_a_run_is(runs: list[bool | None], pressure:
         ([], None),
     ],
 )
-def test_all_settings_of_a_cell_are_named(runs: list[str | None], settings: Any) -> None:
+def test_all_settings_of_a_cell_are_named(runs, settings):
     assert cell_settings([{"allocator": each} for each in runs]) == settings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ def same(left: Any, right: Any) -> bool:
     )
 
 
-def test_a_skew_of_0_3_s_and_a_drift_of_50_ppm_change_no_figure(tmp_path: Path) -> None:
+def test_a_skew_of_0_3_s_and_a_drift_of_50_ppm_change_no_figure(tmp_path):
     agreeing = tables(two_nodes(tmp_path / "agree" / "run1"))
     paths = two_nodes(tmp_path / "skewed" / "run1")
     skew(paths)
@@ -108,7 +107,7 @@ def test_a_skew_of_0_3_s_and_a_drift_of_50_ppm_change_no_figure(tmp_path: Path) 
     assert invalid_reason(paths, cell(nodes=2)) is None
 
 
-def test_without_the_correction_steps_would_seem_longer(tmp_path: Path) -> None:
+def test_without_the_correction_steps_would_seem_longer(tmp_path):
     paths = two_nodes(tmp_path / "run1")
     skew(paths)
     row = tables(paths)["run"]
@@ -133,9 +132,7 @@ def test_without_the_correction_steps_would_seem_longer(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_clocks_that_are_not_known_to_a_hundredth_of_a_step_are_refused(
-    tmp_path: Path, spoil: Callable[[RunPaths], None], reason: str | None
-) -> None:
+def test_clocks_that_are_not_known_to_a_hundredth_of_a_step_are_refused(tmp_path, spoil, reason):
     paths = two_nodes(tmp_path / "run1")
     skew(paths)
     spoil(paths)

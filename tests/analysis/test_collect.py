@@ -72,7 +72,7 @@ def tables(tmp_path: Path, plan: list[dict[str, Any]]) -> dict[str, list[dict[st
     }
 
 
-def test_a_cells_figures_are_the_median_and_range_of_its_completed_runs(tmp_path: Path) -> None:
+def test_a_cells_figures_are_the_median_and_range_of_its_completed_runs(tmp_path):
     row = planned("a", repeats=3)
     for repeat, watts in ((1, 400), (2, 100), (3, 250)):
         write_run(
@@ -99,9 +99,7 @@ def test_a_cells_figures_are_the_median_and_range_of_its_completed_runs(tmp_path
     ]  # fmt: skip
 
 
-def test_from_five_completed_runs_on_the_range_is_an_interval_of_the_median(
-    tmp_path: Path,
-) -> None:
+def test_from_five_completed_runs_on_the_range_is_an_interval_of_the_median(tmp_path):
     row = planned("a", repeats=10)
     for repeat in range(1, 10):
         watts = 100.0 * repeat
@@ -120,7 +118,7 @@ def test_from_five_completed_runs_on_the_range_is_an_interval_of_the_median(
     assert (of_cell["interval"], of_cell["interval_coverage"]) == ("order_statistics", 0.9609375)
 
 
-def test_steps_are_of_every_run_and_series_of_the_first_that_completed(tmp_path: Path) -> None:
+def test_steps_are_of_every_run_and_series_of_the_first_that_completed(tmp_path):
     row = planned("a", repeats=4)
     write_run(tmp_path, row, 1, Run(outcome=Outcome.OUT_OF_MEMORY))
     write_run(tmp_path, row, 2, Run())
@@ -135,7 +133,7 @@ def test_steps_are_of_every_run_and_series_of_the_first_that_completed(tmp_path:
     assert {point["gpu"] for point in found["series"]} == {0, 1}
 
 
-def test_a_reduced_run_without_its_table_of_steps_is_no_run_without_steps(tmp_path: Path) -> None:
+def test_a_reduced_run_without_its_table_of_steps_is_no_run_without_steps(tmp_path):
     row = planned("a")
     paths = write_run(tmp_path, row, 1, Run())
     paths.step_times.unlink()
@@ -150,7 +148,7 @@ def profiled_run(tmp_path: Path, row: dict[str, Any], outcome: Outcome) -> RunPa
     return run.write(run_directory(tmp_path, row["cell"], 0))
 
 
-def test_what_traces_became_is_gathered(tmp_path: Path) -> None:
+def test_what_traces_became_is_gathered(tmp_path):
     row = {**planned("a"), "profiled_steps": 3}
     write_run(tmp_path, row, 1, Run())
     paths = profiled_run(tmp_path, row, Outcome.COMPLETED)
@@ -165,9 +163,7 @@ def test_what_traces_became_is_gathered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [(0, 1), (1,)])
-def test_shares_of_a_profiled_run_are_of_all_its_ranks(
-    tmp_path: Path, ranks: tuple[int, ...]
-) -> None:
+def test_shares_of_a_profiled_run_are_of_all_its_ranks(tmp_path, ranks):
     # Rank 0 computes throughout; rank 1 has nothing running for half of its time.
     row = {**planned("a"), "profiled_steps": 3}
     assert row["gpus"] == 2
@@ -194,9 +190,7 @@ def test_shares_of_a_profiled_run_are_of_all_its_ranks(
         assert of_cell["profiled_cause"].startswith("1 of 2 ranks left a trace")
 
 
-def test_the_share_of_kernel_time_that_communicates_counts_durations_and_no_copies(
-    tmp_path: Path,
-) -> None:
+def test_the_share_of_kernel_time_that_communicates_counts_durations_and_no_copies(tmp_path):
     # Of rank 0: 3 s of 4 s of kernels communicate; of rank 1: 1 s of 4 s. The copy does not count.
     row = {**planned("a"), "profiled_steps": 3}
     write_run(tmp_path, row, 1, Run())
@@ -234,9 +228,7 @@ def test_the_share_of_kernel_time_that_communicates_counts_durations_and_no_copi
         (Outcome.COMPLETED, "completed", "its traces have not been analysed"),
     ],
 )
-def test_a_profiled_run_without_tables_says_why(
-    tmp_path: Path, outcome: Outcome | None, said: str, cause: str
-) -> None:
+def test_a_profiled_run_without_tables_says_why(tmp_path, outcome, said, cause):
     row = {**planned("a"), "profiled_steps": 3}
     write_run(tmp_path, row, 1, Run())
     if outcome is not None:
@@ -248,7 +240,7 @@ def test_a_profiled_run_without_tables_says_why(
     assert found["kernels"] == []
 
 
-def test_runs_that_failed_or_never_ran_keep_their_rows(tmp_path: Path) -> None:
+def test_runs_that_failed_or_never_ran_keep_their_rows(tmp_path):
     mixed, failed, waiting = planned("mixed", 3), planned("failed", 3), planned("waiting", 2)
     write_run(tmp_path, mixed, 1, Run())
     write_run(tmp_path, mixed, 2, Run(outcome=Outcome.TIMEOUT))
@@ -283,16 +275,14 @@ def test_runs_that_failed_or_never_ran_keep_their_rows(tmp_path: Path) -> None:
         assert ("energy_j" in lacking) == (row["outcome"] != "completed")
 
 
-def test_an_outcome_without_a_summary_is_still_told(tmp_path: Path) -> None:
+def test_an_outcome_without_a_summary_is_still_told(tmp_path):
     row = planned("a")
     write_run(tmp_path, row, 1, Run(outcome=Outcome.OUT_OF_MEMORY)).summary.unlink()
     (of_run,) = tables(tmp_path, [row])["runs"]
     assert (of_run["outcome"], of_run["cause"]) == ("out_of_memory", "the run was out_of_memory")
 
 
-def test_a_run_with_invalid_telemetry_is_told_though_the_workflow_did_not_reduce_it(
-    tmp_path: Path,
-) -> None:
+def test_a_run_with_invalid_telemetry_is_told_though_the_workflow_did_not_reduce_it(tmp_path):
     row = planned("a")
     run = Run(outcome=Outcome.TELEMETRY_INVALID)
     write_run(tmp_path, row, 1, run).summary.unlink()
@@ -306,7 +296,7 @@ def test_a_run_with_invalid_telemetry_is_told_though_the_workflow_did_not_reduce
     assert of_cell["tokens_per_s"] is None
 
 
-def test_what_sampling_cost_has_a_row_a_rate(tmp_path: Path) -> None:
+def test_what_sampling_cost_has_a_row_a_rate(tmp_path):
     row = planned("a")
     paths = write_run(tmp_path, row, 1, Run())
     assert tables(tmp_path, [row])["overhead"] == []
@@ -317,7 +307,7 @@ def test_what_sampling_cost_has_a_row_a_rate(tmp_path: Path) -> None:
     assert [rate["sample_rate_hz"] for rate in found] == [0.0, 10.0]
 
 
-def test_a_summary_without_overhead_is_of_an_older_version(tmp_path: Path) -> None:
+def test_a_summary_without_overhead_is_of_an_older_version(tmp_path):
     row = planned("a")
     paths = write_run(tmp_path, row, 1, Run())
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
@@ -329,7 +319,7 @@ def test_a_summary_without_overhead_is_of_an_older_version(tmp_path: Path) -> No
         tables(tmp_path, [row])
 
 
-def test_a_completed_run_that_was_not_reduced_says_so(tmp_path: Path) -> None:
+def test_a_completed_run_that_was_not_reduced_says_so(tmp_path):
     row = planned("a")
     write_run(tmp_path, row, 1, Run()).summary.unlink()
     found = tables(tmp_path, [row])
@@ -338,13 +328,13 @@ def test_a_completed_run_that_was_not_reduced_says_so(tmp_path: Path) -> None:
     assert found["cells"][0]["energy_j"] is None
 
 
-def test_the_summary_of_an_attempt_that_is_being_repeated_does_not_count(tmp_path: Path) -> None:
+def test_the_summary_of_an_attempt_that_is_being_repeated_does_not_count(tmp_path):
     row = planned("a")
     write_run(tmp_path, row, 1, Run()).outcome.unlink()
     assert tables(tmp_path, [row])["runs"][0]["outcome"] == "not_run"
 
 
-def test_the_summary_of_an_attempt_that_completed_before_does_not_count(tmp_path: Path) -> None:
+def test_the_summary_of_an_attempt_that_completed_before_does_not_count(tmp_path):
     row = planned("a")
     paths = write_run(tmp_path, row, 1, Run())
     outcome = json.loads(paths.outcome.read_text(encoding="utf-8"))
@@ -355,7 +345,7 @@ def test_the_summary_of_an_attempt_that_completed_before_does_not_count(tmp_path
     assert "has not been reduced" in run["cause"]
 
 
-def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path: Path) -> None:
+def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path):
     found = tables(tmp_path, [planned("a", reason="needs 200 GB, a GPU has 141 GB")])
     assert found["runs"] == []
     (of_cell,) = found["cells"]
@@ -365,7 +355,7 @@ def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path: Path) ->
     assert of_cell["simulated"] is False
 
 
-def test_peaks_of_unlike_sensors_have_no_median(tmp_path: Path) -> None:
+def test_peaks_of_unlike_sensors_have_no_median(tmp_path):
     row = planned("a", repeats=2)
     for repeat, sensor in ((1, "samples of 20 ms"), (2, "means of 1 s")):
         paths = write_run(tmp_path, row, repeat, Run())
@@ -378,7 +368,7 @@ def test_peaks_of_unlike_sensors_have_no_median(tmp_path: Path) -> None:
     assert of_cell["power_mean_w"] is not None
 
 
-def test_a_figure_that_one_completed_run_lacks_is_null_for_the_cell(tmp_path: Path) -> None:
+def test_a_figure_that_one_completed_run_lacks_is_null_for_the_cell(tmp_path):
     row = planned("a", repeats=2)
     write_run(tmp_path, row, 1, Run())
     write_run(tmp_path, row, 2, Run(edit=lambda fields: {**fields, "power_w": None}))
@@ -388,21 +378,21 @@ def test_a_figure_that_one_completed_run_lacks_is_null_for_the_cell(tmp_path: Pa
     assert of_cell["tokens_per_s"] == pytest.approx(6.4)
 
 
-def test_one_simulated_run_marks_the_cell(tmp_path: Path) -> None:
+def test_one_simulated_run_marks_the_cell(tmp_path):
     row = planned("a", repeats=2)
     write_run(tmp_path, row, 1, Run())
     write_run(tmp_path, row, 2, Run(simulated=True))
     assert tables(tmp_path, [row])["cells"][0]["simulated"] is True
 
 
-def test_tables_have_their_schema_even_when_empty(tmp_path: Path) -> None:
+def test_tables_have_their_schema_even_when_empty(tmp_path):
     tables(tmp_path, [])
     frame = pl.read_parquet(tmp_path / "tables" / "gpus.parquet")
     assert dict(frame.schema) == schema(GPUS)
     assert frame.height == 0
 
 
-def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path: Path) -> None:
+def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path):
     plan = [planned("a"), planned("b")]
     for row in plan:
         write_run(tmp_path, row, 1, Run())
@@ -413,7 +403,7 @@ def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path
     assert [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names] == first
 
 
-def test_a_summary_of_another_cell_is_refused(tmp_path: Path) -> None:
+def test_a_summary_of_another_cell_is_refused(tmp_path):
     row = planned("a")
     paths = write_run(tmp_path, row, 1, Run())
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
@@ -422,7 +412,7 @@ def test_a_summary_of_another_cell_is_refused(tmp_path: Path) -> None:
         tables(tmp_path, [row])
 
 
-def test_no_plan_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_plan_is_one_message(tmp_path, capsys):
     command = ["collect", "--plan", str(tmp_path / "plan.parquet")]
     assert main([*command, "--results", str(tmp_path), "--output", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
@@ -431,14 +421,14 @@ def test_no_plan_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
 
 
-def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_another_version_is_refused(tmp_path):
     path = tmp_path / "plan.parquet"
     pl.DataFrame({"cell": ["a"]}).write_parquet(path)
     with pytest.raises(RecordError, match="column 'platform' is None, expected String"):
         read_table(path, PLAN)
 
 
-def test_a_value_of_another_type_is_refused() -> None:
+def test_a_value_of_another_type_is_refused():
     with pytest.raises(RecordError, match="cell is 3, expected str"):
         table([{"cell": 3}], PLAN)
     with pytest.raises(RecordError, match="tp is True, expected int"):
@@ -447,7 +437,7 @@ def test_a_value_of_another_type_is_refused() -> None:
         table([{"celll": "a"}], PLAN)
 
 
-def test_what_a_platform_states_to_be_emulated_may_be_newer_than_a_run(tmp_path: Path) -> None:
+def test_what_a_platform_states_to_be_emulated_may_be_newer_than_a_run(tmp_path):
     row = planned("a", repeats=2)
     write_run(tmp_path, row, 1, Run())
     stated = tables(tmp_path, [row | {"emulated": "two daemons"}])
@@ -455,7 +445,7 @@ def test_what_a_platform_states_to_be_emulated_may_be_newer_than_a_run(tmp_path:
     assert [run["emulated"] for run in stated["runs"]] == [None, "two daemons"]
 
 
-def test_a_cell_is_emulated_if_a_run_of_it_was(tmp_path: Path) -> None:
+def test_a_cell_is_emulated_if_a_run_of_it_was(tmp_path):
     row, run = planned("a"), Run()
     run.cell = replace(run.cell, hardware=replace(run.cell.hardware, emulated="two daemons"))
     write_run(tmp_path, row, 1, run)

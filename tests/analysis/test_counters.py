@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def energy(counter_j: Callable[[float], float]) -> Callable[[dict[str, Any]], di
     return lambda row: {**row, "energy_j": counter_j(row["unix_time_s"] - START)}
 
 
-def test_a_span_inside_the_window_is_taken_where_it_covers_80_percent_of_it() -> None:
+def test_a_span_inside_the_window_is_taken_where_it_covers_80_percent_of_it():
     span = CounterSpan(20.0, 40.0)
     for time_s in (10.0, 21.0, 30.0, 37.0, 45.0):
         span.add(time_s, time_s)
@@ -45,7 +44,7 @@ def test_a_span_inside_the_window_is_taken_where_it_covers_80_percent_of_it() ->
     assert [reading.unix_time_s for reading in span.nearest() or ()] == [21.0, 37.0]
 
 
-def test_otherwise_the_readings_about_the_window_are() -> None:
+def test_otherwise_the_readings_about_the_window_are():
     span = CounterSpan(20.0, 40.0)
     for time_s in (10.0, 18.0, 22.0, 37.0, 45.0, 60.0):
         span.add(time_s, time_s)
@@ -54,7 +53,7 @@ def test_otherwise_the_readings_about_the_window_are() -> None:
     assert [reading.unix_time_s for reading in span.nearest() or ()] == [18.0, 37.0]
 
 
-def test_one_reading_near_the_window_tells_nothing() -> None:
+def test_one_reading_near_the_window_tells_nothing():
     span = CounterSpan(20.0, 40.0)
     span.add(30.0, 1.0)
     assert span.ends() is None
@@ -63,14 +62,14 @@ def test_one_reading_near_the_window_tells_nothing() -> None:
     assert span.ends() is None
 
 
-def test_a_reading_that_is_nearest_to_both_edges_gives_way_to_those_about_the_window() -> None:
+def test_a_reading_that_is_nearest_to_both_edges_gives_way_to_those_about_the_window():
     span = CounterSpan(20.0, 40.0)
     for time_s in (5.0, 30.0, 55.0):
         span.add(time_s, time_s)
     assert [reading.unix_time_s for reading in span.nearest() or ()] == [5.0, 55.0]
 
 
-def test_a_fall_outside_of_the_window_is_no_concern_of_it() -> None:
+def test_a_fall_outside_of_the_window_is_no_concern_of_it():
     span = CounterSpan(20.0, 40.0)
     for time_s, value in ((10.0, 9.0), (15.0, 1.0), (30.0, 2.0), (45.0, 3.0), (50.0, 0.0)):
         span.add(time_s, value)
@@ -79,7 +78,7 @@ def test_a_fall_outside_of_the_window_is_no_concern_of_it() -> None:
     assert [reading.unix_time_s for reading in span.nearest() or ()] == [15.0, 45.0]
 
 
-def test_a_fall_between_two_readings_of_the_window_is_told() -> None:
+def test_a_fall_between_two_readings_of_the_window_is_told():
     within, across = CounterSpan(20.0, 40.0), CounterSpan(20.0, 40.0)
     for time_s, value in ((21.0, 5.0), (22.0, 4.0), (41.0, 6.0)):
         within.add(time_s, value)
@@ -89,7 +88,7 @@ def test_a_fall_between_two_readings_of_the_window_is_told() -> None:
     assert across.fell
 
 
-def test_a_reading_from_before_a_restart_tells_nothing_of_what_comes_after() -> None:
+def test_a_reading_from_before_a_restart_tells_nothing_of_what_comes_after():
     # Restarts between 19 and 21 s, and between 39 and 41 s, may have been outside of the window.
     span = CounterSpan(20.0, 40.0)
     for time_s, value in ((19.0, 5.0), (21.0, 1.0), (39.0, 9.0), (41.0, 0.5), (42.0, 0.7)):
@@ -99,7 +98,7 @@ def test_a_reading_from_before_a_restart_tells_nothing_of_what_comes_after() -> 
     assert [reading.unix_time_s for reading in span.nearest() or ()] == [21.0, 39.0]
 
 
-def test_the_counters_energy_is_spread_over_time_as_power_is(tmp_path: Path) -> None:
+def test_the_counters_energy_is_spread_over_time_as_power_is(tmp_path):
     # The counter says 410 W where power says 400 W. Read at 20, 31 and 42 s, each up to 0.1 s old:
     # in 22 s 22·410 J beside 22·400 J, so 20·410 J in the measured steps.
     run = Run(counted_at=every(11, 9), edit=energy(lambda at: 100_000 + 410 * at))
@@ -112,9 +111,7 @@ def test_the_counters_energy_is_spread_over_time_as_power_is(tmp_path: Path) -> 
     assert row["energy_error_share"] == pytest.approx((10 + 190) / 820)
 
 
-def test_a_counter_read_once_in_the_window_and_far_from_its_edges_tells_no_energy(
-    tmp_path: Path,
-) -> None:
+def test_a_counter_read_once_in_the_window_and_far_from_its_edges_tells_no_energy(tmp_path):
     run = Run(counted_at=lambda at: at in (28, 32, 33))
     _, gpu, reasons = reduced(run.write(tmp_path / "run1"))
     assert gpu["energy_source"] == "integral"
@@ -123,9 +120,7 @@ def test_a_counter_read_once_in_the_window_and_far_from_its_edges_tells_no_energ
     assert "was not read both before and after" in reasons["ecc_corrected_errors"]
 
 
-def test_shares_of_throttling_are_of_the_readings_inside_the_measured_steps(
-    tmp_path: Path,
-) -> None:
+def test_shares_of_throttling_are_of_the_readings_inside_the_measured_steps(tmp_path):
     # At the cap only from 30 s on. Read every 4 s from 22 s on, so from 22 to 38 s: 8 of 16 s.
     def capped(row: dict[str, Any]) -> dict[str, Any]:
         at = row["unix_time_s"] - START
@@ -136,7 +131,7 @@ def test_shares_of_throttling_are_of_the_readings_inside_the_measured_steps(
     assert gpu["throttle_power_share"] == pytest.approx(0.5)
 
 
-def test_time_outside_of_the_measured_steps_dilutes_no_share(tmp_path: Path) -> None:
+def test_time_outside_of_the_measured_steps_dilutes_no_share(tmp_path):
     # At the cap whenever there is a load, from 10 to 40 s. Read at −1, 13, 27, 41 s: one of these
     # is inside, and about it 13 and 41 s, or 28 s, of which 27 are capped.
     def capped(row: dict[str, Any]) -> dict[str, Any]:
@@ -152,21 +147,21 @@ def test_time_outside_of_the_measured_steps_dilutes_no_share(tmp_path: Path) -> 
     assert gpu["throttle_power_share"] == 1.0
 
 
-def test_where_counters_are_read_too_rarely_the_event_bits_tell(tmp_path: Path) -> None:
+def test_where_counters_are_read_too_rarely_the_event_bits_tell(tmp_path):
     # At −10 and 50 s, three windows apart.
     _, gpu, _ = reduced(Run(counted_at=lambda at: at in (-10, 50)).write(tmp_path / "run1"))
     assert gpu["throttle_source"] == "events"
     assert gpu["throttle_power_share"] == gpu["throttle_power_sampled_share"] == 1.0
 
 
-def test_without_a_reading_inside_slow_readings_have_no_figure(tmp_path: Path) -> None:
+def test_without_a_reading_inside_slow_readings_have_no_figure(tmp_path):
     _, gpu, reasons = reduced(Run(counted_at=lambda at: at in (-10, 50)).write(tmp_path / "run1"))
     assert reasons["memory_temperature_peak_c"] == "no reading lies within the measured steps"
     # Errors are rare, and known all the same.
     assert gpu["ecc_corrected_errors"] == 1
 
 
-def test_without_the_files_of_slow_readings_their_figures_are_null(tmp_path: Path) -> None:
+def test_without_the_files_of_slow_readings_their_figures_are_null(tmp_path):
     paths = Run().write(tmp_path / "run1")
     for path in (
         paths.gpu_counters("node1"),
@@ -186,14 +181,14 @@ def test_without_the_files_of_slow_readings_their_figures_are_null(tmp_path: Pat
     assert row["energy_j"] == 20_000
 
 
-def test_reasons_are_the_samplers_where_it_has_one(tmp_path: Path) -> None:
+def test_reasons_are_the_samplers_where_it_has_one(tmp_path):
     paths = Run(missing={"event": "no permission"}).write(tmp_path / "run1")
     paths.gpu_events("node1").unlink()
     _, _, reasons = reduced(paths)
     assert reasons["xid_events"] == "no permission"
 
 
-def test_xid_events_of_the_whole_run_are_counted(tmp_path: Path) -> None:
+def test_xid_events_of_the_whole_run_are_counted(tmp_path):
     paths = Run().write(tmp_path / "run1")
     events = [(1.0, 0, "xid", 48), (2.0, 1, "xid", 63), (49.0, 0, "xid", 31), (3.0, 0, "lost", "")]
     rows = [dict(zip((c.name for c in GPU_EVENTS), event, strict=True)) for event in events]
@@ -215,7 +210,7 @@ def write_driver_samples(paths: RunPaths, from_s: float, to_s: float) -> None:
     write_csv(paths.power_samples("node1"), POWER_SAMPLES, rows)
 
 
-def test_power_is_that_of_the_drivers_own_samples_where_they_have_no_hole(tmp_path: Path) -> None:
+def test_power_is_that_of_the_drivers_own_samples_where_they_have_no_hole(tmp_path):
     paths = Run().write(tmp_path / "run1")
     write_driver_samples(paths, -12, 51)
     row, gpu, _ = reduced(paths)
@@ -226,9 +221,7 @@ def test_power_is_that_of_the_drivers_own_samples_where_they_have_no_hole(tmp_pa
 
 
 @pytest.mark.parametrize(("from_s", "to_s"), [(-5, 51), (-12, 41)])
-def test_driver_samples_that_miss_a_part_are_left_aside(
-    tmp_path: Path, from_s: float, to_s: float
-) -> None:
+def test_driver_samples_that_miss_a_part_are_left_aside(tmp_path, from_s, to_s):
     whole = Run().write(tmp_path / "whole" / "run1")
     paths = Run().write(tmp_path / "run1")
     write_driver_samples(paths, from_s, to_s)
@@ -237,9 +230,7 @@ def test_driver_samples_that_miss_a_part_are_left_aside(
 
 
 @pytest.mark.parametrize("factor", [0.001, 0.9, 1.1])
-def test_driver_samples_that_disagree_with_readings_are_left_aside(
-    tmp_path: Path, factor: float
-) -> None:
+def test_driver_samples_that_disagree_with_readings_are_left_aside(tmp_path, factor):
     # A driver that gives W where others give mW, or a tenth too much. Readings were checked against
     # the energy counter; these samples were not.
     whole = Run().write(tmp_path / "whole" / "run1")
@@ -254,7 +245,7 @@ def test_driver_samples_that_disagree_with_readings_are_left_aside(
     assert reduced(paths)[1]["energy_j"] == reduced(whole)[1]["energy_j"]
 
 
-def test_the_idle_baseline_begins_after_the_cool_down(tmp_path: Path) -> None:
+def test_the_idle_baseline_begins_after_the_cool_down(tmp_path):
     def cooling(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "power_w": 900} if row["unix_time_s"] < START - 6 else row
 
@@ -267,7 +258,7 @@ def test_the_idle_baseline_begins_after_the_cool_down(tmp_path: Path) -> None:
     assert row["idle_power_w"] == pytest.approx(210)
 
 
-def test_an_energy_says_how_far_its_sensors_may_be_off(tmp_path: Path) -> None:
+def test_an_energy_says_how_far_its_sensors_may_be_off(tmp_path):
     paths = Run().write(tmp_path / "run1")
     row, _, _ = reduced(paths)
     # Of each of two sensors a gain of 10 % and an offset of 12.5 W: the truth may be as low as

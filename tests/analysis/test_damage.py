@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from .synthetic_run import START, Run
 from .test_counters import write_driver_samples
 
 
-def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_dropped(tmp_path):
     paths = Run().write(tmp_path / "run1")
     with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
         stream.write("1700000050.1,0,99")
@@ -39,9 +38,7 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
         ("\0\0\0" + "," * 9 + "\n", "unix_time_s is '\\x00\\x00\\x00', expected a finite number"),
     ],
 )
-def test_damaged_telemetry_is_an_error_that_names_the_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, message: str
-) -> None:
+def test_damaged_telemetry_is_an_error_that_names_the_line(tmp_path, capsys, damage, message):
     paths = Run().write(tmp_path / "run1")
     samples = paths.gpu_samples("node1")
     lines = samples.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -64,9 +61,7 @@ def test_damaged_telemetry_is_an_error_that_names_the_line(
         ("\0\0\0,,\n", "driver_time_us is '\\x00\\x00\\x00', expected a whole number"),
     ],
 )
-def test_damaged_samples_of_the_driver_are_the_same_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, message: str
-) -> None:
+def test_damaged_samples_of_the_driver_are_the_same_error(tmp_path, capsys, damage, message):
     paths = Run().write(tmp_path / "run1")
     write_driver_samples(paths, -10, 50)
     samples = paths.power_samples("node1")
@@ -78,7 +73,7 @@ def test_damaged_samples_of_the_driver_are_the_same_error(
     assert not paths.summary.exists()
 
 
-def test_readings_of_gpus_that_no_rank_could_have_used_are_left_out(tmp_path: Path) -> None:
+def test_readings_of_gpus_that_no_rank_could_have_used_are_left_out(tmp_path):
     paths = Run().write(tmp_path / "run1")
     with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
         stream.write(f"{START},7,99,,,,,,,\n")
@@ -97,9 +92,7 @@ def test_readings_of_gpus_that_no_rank_could_have_used_are_left_out(tmp_path: Pa
         ("unix_time_s", -1.0, r"0 to 1e\+11"),
     ],
 )
-def test_a_reading_that_cannot_be_is_an_error(
-    tmp_path: Path, name: str, value: float, expected: str
-) -> None:
+def test_a_reading_that_cannot_be_is_an_error(tmp_path, name, value, expected):
     last = START + 50
 
     def edit(fields: dict[str, Any]) -> dict[str, Any]:
@@ -109,14 +102,14 @@ def test_a_reading_that_cannot_be_is_an_error(
         reduce_run(Run(edit=edit).write(tmp_path / "run1").directory)
 
 
-def test_another_header_is_an_error(tmp_path: Path) -> None:
+def test_another_header_is_an_error(tmp_path):
     paths = Run().write(tmp_path / "run1")
     paths.gpu_samples("node1").write_text("unix_time_s,gpu\n", encoding="utf-8")
     with pytest.raises(RecordError, match=r"node1\.csv:1: the header is 'unix_time_s,gpu'"):
         reduce_run(paths.directory)
 
 
-def test_time_that_runs_backwards_is_an_error(tmp_path: Path) -> None:
+def test_time_that_runs_backwards_is_an_error(tmp_path):
     def set_clock(fields: dict[str, Any]) -> dict[str, Any]:
         late = fields["unix_time_s"] > START + 30
         return {**fields, "unix_time_s": fields["unix_time_s"] - 5} if late else fields
@@ -125,12 +118,12 @@ def test_time_that_runs_backwards_is_an_error(tmp_path: Path) -> None:
         reduce_run(Run(edit=set_clock).write(tmp_path / "run1").directory)
 
 
-def test_tokens_other_than_the_cells_are_an_error(tmp_path: Path) -> None:
+def test_tokens_other_than_the_cells_are_an_error(tmp_path):
     with pytest.raises(RecordError, match=r"step 1 the ranks count 62 tokens, expected 64 "):
         reduce_run(Run(step_tokens=31).write(tmp_path / "run1").directory)
 
 
-def test_ranks_of_a_replica_that_disagree_are_an_error(tmp_path: Path) -> None:
+def test_ranks_of_a_replica_that_disagree_are_an_error(tmp_path):
     paths = Run().write(tmp_path / "run1")
     rank = json.loads(paths.rank(1).read_text(encoding="utf-8"))
     paths.rank(1).write_text(json.dumps({**rank, "dp_rank": 0}), encoding="utf-8")
@@ -140,7 +133,7 @@ def test_ranks_of_a_replica_that_disagree_are_an_error(tmp_path: Path) -> None:
         reduce_run(paths.directory)
 
 
-def test_a_missing_step_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_step_is_an_error(tmp_path):
     paths = Run().write(tmp_path / "run1")
     lines = paths.rank_steps(1).read_text(encoding="utf-8").splitlines(keepends=True)
     paths.rank_steps(1).write_text("".join(lines[:-1]), encoding="utf-8")
@@ -148,7 +141,7 @@ def test_a_missing_step_is_an_error(tmp_path: Path) -> None:
         reduce_run(paths.directory)
 
 
-def test_two_ranks_on_one_gpu_are_an_error(tmp_path: Path) -> None:
+def test_two_ranks_on_one_gpu_are_an_error(tmp_path):
     paths = Run().write(tmp_path / "run1")
     rank = json.loads(paths.rank(1).read_text(encoding="utf-8"))
     paths.rank(1).write_text(json.dumps({**rank, "gpu": 0}), encoding="utf-8")
@@ -165,9 +158,7 @@ def test_two_ranks_on_one_gpu_are_an_error(tmp_path: Path) -> None:
         ("first", "job.json", "a run's directory is called run0, run1"),
     ],
 )
-def test_what_is_no_ended_run_is_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, remove: str, message: str
-) -> None:
+def test_what_is_no_ended_run_is_one_message(tmp_path, capsys, name, remove, message):
     paths = Run().write(tmp_path / name)
     (paths.directory / remove).unlink(missing_ok=True)
     assert main(["reduce", str(paths.directory)]) == 1
@@ -178,9 +169,7 @@ def test_what_is_no_ended_run_is_one_message(
 
 @pytest.mark.parametrize("name", ["outcome.json", "steps/rank1.csv", "telemetry/node1.csv"])
 @pytest.mark.parametrize("content", [b"", b"\x00\xff"])
-def test_a_damaged_raw_file_is_named_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
-) -> None:
+def test_a_damaged_raw_file_is_named_with_what_to_do(tmp_path, capsys, name, content):
     paths = Run().write(tmp_path / "run1")
     (paths.directory / name).write_bytes(content)
     assert main(["reduce", str(paths.directory)]) == 1

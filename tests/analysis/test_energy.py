@@ -102,7 +102,7 @@ def reduced(paths: RunPaths) -> tuple[dict[str, Any], dict[str, Any], dict[str, 
     return summary["run"], gpu, json.loads(gpu["missing_reasons"])
 
 
-def test_energy_is_the_counters_where_samples_are_in_step_with_the_load(tmp_path: Path) -> None:
+def test_energy_is_the_counters_where_samples_are_in_step_with_the_load(tmp_path):
     # A square wave of 20 ms between 200 and 600 W: 400 W. Each look sees 600 W for 70 % of its
     # time: 480 W.
     seen_w = 0.7 * 600 + 0.3 * 200
@@ -124,7 +124,7 @@ def test_energy_is_the_counters_where_samples_are_in_step_with_the_load(tmp_path
     assert steps["energy_j"].to_list() == pytest.approx([8000, 8000])
 
 
-def test_a_jump_of_power_at_the_edges_is_found_in_the_samples(tmp_path: Path) -> None:
+def test_a_jump_of_power_at_the_edges_is_found_in_the_samples(tmp_path):
     # 14 kJ. Straight lines between readings 0.1 s apart would lose up to 30 J at an edge, and
     # readings 2 s apart 600 J.
     _, gpu, _ = reduced(written(tmp_path, jumping, at_changes(jump)))
@@ -136,9 +136,7 @@ def test_a_jump_of_power_at_the_edges_is_found_in_the_samples(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("phase_s", [0.0, 0.02, 0.04, 0.06, 0.08])
-def test_a_counter_that_was_read_anywhere_is_off_by_no_more_than_its_age(
-    tmp_path: Path, phase_s: float
-) -> None:
+def test_a_counter_that_was_read_anywhere_is_off_by_no_more_than_its_age(tmp_path, phase_s):
     # Read every 20 s: 0.1 s of 700 W is 70 J at most, in all, over 20 s.
     times_s = [-9.9, *(place + phase_s for place in (19.3, 39.5, 49.7))]
     _, gpu, _ = reduced(written(tmp_path, jumping, anywhere(jump, times_s)))
@@ -148,7 +146,7 @@ def test_a_counter_that_was_read_anywhere_is_off_by_no_more_than_its_age(
     assert gpu["energy_error_share"] == 0.0
 
 
-def test_readings_too_close_to_each_other_tell_less_than_samples(tmp_path: Path) -> None:
+def test_readings_too_close_to_each_other_tell_less_than_samples(tmp_path):
     # 15 s apart, and each up to 0.1 s old.
     paths = written(tmp_path, lambda _: 400.0, anywhere(steady(400.0), [22.5, 37.5]))
     run, gpu, reasons = reduced(paths)
@@ -160,7 +158,7 @@ def test_readings_too_close_to_each_other_tell_less_than_samples(tmp_path: Path)
 
 
 @pytest.mark.parametrize("column", ["power_w", "power_mw"])
-def test_power_that_no_such_gpu_draws_is_left_out(tmp_path: Path, column: str) -> None:
+def test_power_that_no_such_gpu_draws_is_left_out(tmp_path, column):
     """3,700 W on a GPU with a limit of 700 W: eleven readings, or five samples of the driver."""
     impossible = {"power_w": 3700.0, "power_mw": 3_700_000}[column]
     first_s, last_s = (25.0, 30.0) if column == "power_w" else (25.0, 25.08)
@@ -179,7 +177,7 @@ def test_power_that_no_such_gpu_draws_is_left_out(tmp_path: Path, column: str) -
     assert gpu["energy_j"] == pytest.approx(8000)
 
 
-def test_what_a_gpu_may_draw_for_a_moment_stays(tmp_path: Path) -> None:
+def test_what_a_gpu_may_draw_for_a_moment_stays(tmp_path):
     # On H200 samples of 929 W were seen under a limit of 700 W.
     at_us = round((START + 25) * 1e6)
 
@@ -202,8 +200,8 @@ def test_what_a_gpu_may_draw_for_a_moment_stays(tmp_path: Path) -> None:
     ],
 )
 def test_a_counter_that_restarts_is_left_out_only_within_the_measured_steps(
-    tmp_path: Path, restarts_s: float, source: str
-) -> None:
+    tmp_path, restarts_s, source
+):
     counters = at_changes(steady(400.0))
     for each in counters:
         if each["unix_time_s"] > START + restarts_s:
@@ -215,7 +213,7 @@ def test_a_counter_that_restarts_is_left_out_only_within_the_measured_steps(
         assert reasons["energy_error_share"] == "the counter energy_j ran backwards"
 
 
-def test_a_counter_that_leaps_is_not_believed(tmp_path: Path) -> None:
+def test_a_counter_that_leaps_is_not_believed(tmp_path):
     # 100 kJ in 2 s.
     counters = at_changes(steady(400.0))
     for each in counters:

@@ -38,7 +38,7 @@ def reduced(run: Run, tmp_path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return row, reasons
 
 
-def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
+def test_prefill_and_decode_are_measured_apart(tmp_path):
     row, _ = reduced(Run(cell=INFERENCE, prefill_s=5.0, edit=rising), tmp_path)
 
     # Steps last from 20 to 30 and 30 to 40 s; the slower rank ends its prefills at 25 and 35.
@@ -63,7 +63,7 @@ def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
         assert row[name] == pytest.approx(value), name
 
 
-def test_a_phase_that_power_cannot_tell_from_the_next_has_no_energy(tmp_path: Path) -> None:
+def test_a_phase_that_power_cannot_tell_from_the_next_has_no_energy(tmp_path):
     row, reasons = reduced(Run(cell=INFERENCE, prefill_s=4.0), tmp_path)
 
     assert row["prefill_time_s"] == pytest.approx(4.0)
@@ -74,7 +74,7 @@ def test_a_phase_that_power_cannot_tell_from_the_next_has_no_energy(tmp_path: Pa
     assert row["decode_energy_j"] is not None
 
 
-def test_what_only_training_has_is_null_with_the_reason(tmp_path: Path) -> None:
+def test_what_only_training_has_is_null_with_the_reason(tmp_path):
     _, reasons = reduced(Run(cell=INFERENCE, prefill_s=5.0), tmp_path)
 
     assert reasons == LACKING | dict.fromkeys(
@@ -88,7 +88,7 @@ def test_what_only_training_has_is_null_with_the_reason(tmp_path: Path) -> None:
     )
 
 
-def test_a_single_token_leaves_nothing_to_decode(tmp_path: Path) -> None:
+def test_a_single_token_leaves_nothing_to_decode(tmp_path):
     one = replace(INFERENCE, training=replace(INFERENCE.training, generated_tokens=1))
     row, reasons = reduced(Run(cell=one, prefill_s=5.0), tmp_path)
 
@@ -96,7 +96,7 @@ def test_a_single_token_leaves_nothing_to_decode(tmp_path: Path) -> None:
     assert "one token, which its prefill chooses" in reasons["decode_tokens_per_j"]
 
 
-def test_a_gpu_without_power_leaves_no_phase_an_energy(tmp_path: Path) -> None:
+def test_a_gpu_without_power_leaves_no_phase_an_energy(tmp_path):
     def of_one(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
 
@@ -110,24 +110,24 @@ def test_a_gpu_without_power_leaves_no_phase_an_energy(tmp_path: Path) -> None:
     assert row["decode_time_s"] == 5.0
 
 
-def test_an_unused_gpu_of_the_node_counts_for_no_phase(tmp_path: Path) -> None:
+def test_an_unused_gpu_of_the_node_counts_for_no_phase(tmp_path):
     run = Run(cell=INFERENCE, prefill_s=5.0, gpus_per_node=4)
     row, _ = reduced(run, tmp_path)
 
     assert row["prefill_energy_j"] == pytest.approx(10 * (400 + 600))
 
 
-def test_a_prefill_that_ends_after_its_step_is_refused(tmp_path: Path) -> None:
+def test_a_prefill_that_ends_after_its_step_is_refused(tmp_path):
     with pytest.raises(RecordError, match=r"step 1 began at .*, its prefill ended at"):
         reduced(Run(cell=INFERENCE, prefill_s=11.0), tmp_path)
 
 
-def test_an_inference_run_without_the_times_of_its_prefills_is_refused(tmp_path: Path) -> None:
+def test_an_inference_run_without_the_times_of_its_prefills_is_refused(tmp_path):
     with pytest.raises(RecordError, match="the row has no prefill_ended_unix_s"):
         reduced(Run(cell=INFERENCE), tmp_path)
 
 
-def test_adapters_are_measured_by_their_own_flops(tmp_path: Path) -> None:
+def test_adapters_are_measured_by_their_own_flops(tmp_path):
     lora = cell(training=replace(cell().training, workload="lora", lora_rank=2))
     row, reasons = reduced(Run(cell=lora), tmp_path)
 

@@ -18,7 +18,7 @@ def gpus(run: Run, directory: Path):
     return json.loads(paths.summary.read_text(encoding="utf-8"))["gpus"]
 
 
-def test_the_counted_steps_have_their_share_of_whole_steps(tmp_path: Path) -> None:
+def test_the_counted_steps_have_their_share_of_whole_steps(tmp_path):
     # Three steps were counted, warm-up among them, and two are measured.
     def counted(rank: int) -> LinkCount:
         before = LinkReading(START + 9, 10, 20)
@@ -30,7 +30,7 @@ def test_the_counted_steps_have_their_share_of_whole_steps(tmp_path: Path) -> No
     assert [row["gpu_link_received_bytes"] for row in rows] == [1000, 1000]
 
 
-def test_a_rank_counts_for_the_gpu_that_its_uuid_names(tmp_path: Path) -> None:
+def test_a_rank_counts_for_the_gpu_that_its_uuid_names(tmp_path):
     def counted(rank: int) -> LinkCount:
         after = LinkReading(START + 40, 2 * (rank + 1), 0)
         return LinkCount(rank, 1, 2, LinkReading(START + 20, 0, 0), after)
@@ -68,8 +68,8 @@ def test_a_rank_counts_for_the_gpu_that_its_uuid_names(tmp_path: Path) -> None:
     ],
 )
 def test_without_a_count_bytes_are_null_with_the_reason_whatever_the_sampler_read(
-    tmp_path: Path, count: LinkCount | None, reason: str
-) -> None:
+    tmp_path, count, reason
+):
     rows = gpus(Run(links=None if count is None else lambda rank: count), tmp_path)
     for row in rows:
         reasons = json.loads(row["missing_reasons"])

@@ -122,7 +122,7 @@ def one_percent_at_50_hz(rate: float, block: int) -> float:
     return 1.01 if rate == 50 else 1.0
 
 
-def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path: Path) -> None:
+def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path):
     rows, run = reduced(write_run(tmp_path / "run1", alternating(5), one_percent_at_50_hz))
     assert rows[50]["slowdown"] == pytest.approx(0.01)
     assert rows[50]["slowdown_low"] == pytest.approx(0.01)
@@ -138,7 +138,7 @@ def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path: Path) -> None:
     assert run["tokens_per_s"] > 0
 
 
-def test_such_a_run_has_no_energy_and_says_why(tmp_path: Path) -> None:
+def test_such_a_run_has_no_energy_and_says_why(tmp_path):
     _, run = reduced(write_run(tmp_path / "run1", alternating(1), one_percent_at_50_hz))
     reasons = json.loads(run["missing_codes"])
     for name in ("energy_j", "power_mean_w", "temperature_mean_c", "steady", "sampler_cpu_share"):
@@ -147,7 +147,7 @@ def test_such_a_run_has_no_energy_and_says_why(tmp_path: Path) -> None:
     assert run["step_time_drift"] is not None
 
 
-def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path: Path) -> None:
+def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path):
     # Steps become 0.2 % longer with each block: over 31 blocks by 6 %, far more than sampling
     # costs. Each 50 Hz block lies one block after or before the nearest one without sampling.
     def drifting(rate: float, block: int) -> float:
@@ -159,7 +159,7 @@ def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path: Path) -> None:
     assert rows[50]["slowdown_low"] < 0.01 < rows[50]["slowdown_high"]
 
 
-def test_two_blocks_that_are_equally_near_are_averaged(tmp_path: Path) -> None:
+def test_two_blocks_that_are_equally_near_are_averaged(tmp_path):
     # 0, 10, 0 Hz: steps of 1.00, 1.02 and 1.04 s.
     def step_s(rate: float, block: int) -> float:
         return 1.0 + 0.02 * block
@@ -172,7 +172,7 @@ def test_two_blocks_that_are_equally_near_are_averaged(tmp_path: Path) -> None:
     assert "no measured step lies wholly" in json.loads(rows[50]["missing_reasons"])["slowdown"]
 
 
-def test_what_the_sampler_did_and_took(tmp_path: Path) -> None:
+def test_what_the_sampler_did_and_took(tmp_path):
     rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), one_percent_at_50_hz))
     row = rows[50]
     assert row["achieved_rate_hz"] == pytest.approx(45)
@@ -186,7 +186,7 @@ def test_what_the_sampler_did_and_took(tmp_path: Path) -> None:
     assert json.loads(rows[0]["missing_codes"])["late_share"] == "no_tick_due"
 
 
-def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path: Path) -> None:
+def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path):
     rates = alternating(2)
     one, _ = reduced(write_run(tmp_path / "run1", rates, lambda rate, block: 1.0))
     paths = write_run(tmp_path / "run2", rates, lambda rate, block: 1.0, ("a", "b"), late_s=0.5)
@@ -199,7 +199,7 @@ def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path: Path) -> No
     assert two[50]["achieved_rate_hz"] == pytest.approx(45)
 
 
-def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path: Path) -> None:
+def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path):
     paths = write_run(tmp_path / "run1", alternating(1), lambda rate, block: 1.0, ("a", "b"))
     text = paths.sampler_blocks("b").read_text(encoding="utf-8")
     paths.sampler_blocks("b").write_text(text.replace(",50.0,", ",10.0,"), encoding="utf-8")
@@ -207,21 +207,21 @@ def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path: Path) -> None:
         reduce_run(paths.directory)
 
 
-def test_steps_longer_than_a_block_compare_nothing(tmp_path: Path) -> None:
+def test_steps_longer_than_a_block_compare_nothing(tmp_path):
     rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), lambda rate, block: 15.0))
     assert rows[50]["blocks"] == 0
     reasons = json.loads(rows[50]["missing_codes"])
     assert reasons["slowdown"] == "no_step_in_block"
 
 
-def test_the_interval_is_that_of_the_mean() -> None:
+def test_the_interval_is_that_of_the_mean():
     # Twenty pairs of mean 0: the deviation is √(20/19), its standard error 0.2294, t 2.093.
     pairs = [Pair((-1.0) ** number, (number,)) for number in range(20)]
     low, high = slowdown_interval(pairs)
     assert (low, high) == (pytest.approx(-0.4802, abs=1e-4), pytest.approx(0.4802, abs=1e-4))
 
 
-def test_pairs_that_share_a_block_are_less_sure() -> None:
+def test_pairs_that_share_a_block_are_less_sure():
     # 0, 10, 10, 0, 10, 10, 0 Hz: four pairs against two blocks and a third. In variances of a
     # block their sum has 4 + 1² + 2² + 1² = 10, and each of them 2. So four pairs' squared
     # deviation expects (8 − 10/4) / 3 = 1.833, and the mean's error is s · √(10 / 1.833) / 4.
@@ -232,7 +232,7 @@ def test_pairs_that_share_a_block_are_less_sure() -> None:
 
 
 @pytest.mark.parametrize("rates", [(0.0, 10.0), (0.0, 1.0, 10.0, 50.0)])
-def test_nineteen_of_twenty_intervals_hold_the_truth(rates: tuple[float, ...]) -> None:
+def test_nineteen_of_twenty_intervals_hold_the_truth(rates):
     """In the sampler's own order of blocks, with noise that each block has for itself."""
     telemetry = Telemetry("nvidia", 0.0, 0.0, rates, BLOCK_S)
     held, runs = 0, 2000

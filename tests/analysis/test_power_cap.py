@@ -10,7 +10,6 @@ import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +61,7 @@ def with_driver_samples(paths: RunPaths, power_w: Callable[[int], float]) -> Run
     return paths
 
 
-def test_a_cap_in_bursts_is_told_from_one_that_always_holds(tmp_path: Path) -> None:
+def test_a_cap_in_bursts_is_told_from_one_that_always_holds(tmp_path):
     # Of each half second, 0.2 s at 700 W and 0.3 s at 450 W, with the bit of the cap always set:
     # 550 W on average, 79 % of the limit.
     def power_w(at_ms: int) -> float:
@@ -77,21 +76,21 @@ def test_a_cap_in_bursts_is_told_from_one_that_always_holds(tmp_path: Path) -> N
     assert [gpu["throttle_power_sampled_share"] for gpu in gpus] == [1.0, 1.0]
 
 
-def test_power_that_stays_at_the_limit_is_one_burst(tmp_path: Path) -> None:
+def test_power_that_stays_at_the_limit_is_one_burst(tmp_path):
     paths = with_driver_samples(Run().write(tmp_path / "run1"), lambda at: 690.0)
     run, _ = reduced(paths)
     assert run["at_power_limit_share"] == pytest.approx(1.0)
     assert run["at_power_limit_burst_s"] == pytest.approx(20.0)
 
 
-def test_power_that_never_gets_there_has_no_bursts(tmp_path: Path) -> None:
+def test_power_that_never_gets_there_has_no_bursts(tmp_path):
     paths = with_driver_samples(Run().write(tmp_path / "run1"), lambda at: 600.0)
     run, _ = reduced(paths)
     assert run["at_power_limit_share"] == 0.0
     assert json.loads(run["missing_codes"])["at_power_limit_burst_s"] == "never_at_limit"
 
 
-def test_a_clock_that_was_not_read_has_no_share_either(tmp_path: Path) -> None:
+def test_a_clock_that_was_not_read_has_no_share_either(tmp_path):
     # For 18 of the 20 s event bits were read and the clock was not.
     def edit(row: dict[str, Any]) -> dict[str, Any]:
         silent = START + 21 < row["unix_time_s"] < START + 39
@@ -104,7 +103,7 @@ def test_a_clock_that_was_not_read_has_no_share_either(tmp_path: Path) -> None:
         assert reasons[name].startswith("node1 GPU 0: sm_clock_mhz was not read for 18 s")
 
 
-def test_each_gpus_own_limit_counts(tmp_path: Path) -> None:
+def test_each_gpus_own_limit_counts(tmp_path):
     run = Run(power_limits_w={1: 400.0})
     row, gpus = reduced(with_driver_samples(run.write(tmp_path / "run1"), lambda at: 395.0))
     assert [gpu["power_limit_w"] for gpu in gpus] == [700.0, 400.0]
@@ -112,7 +111,7 @@ def test_each_gpus_own_limit_counts(tmp_path: Path) -> None:
     assert row["power_limit_w"] == 400.0
 
 
-def test_a_limit_that_power_ignores_is_not_the_runs(tmp_path: Path) -> None:
+def test_a_limit_that_power_ignores_is_not_the_runs(tmp_path):
     # 400 W and 600 W on average; the limit of GPU 1 was 300 W when sampling began.
     row, gpus = reduced(Run(power_limits_w={1: 300.0}).write(tmp_path / "run1"))
     assert gpus[0]["power_of_limit_share"] == pytest.approx(400 / 700)
@@ -123,9 +122,7 @@ def test_a_limit_that_power_ignores_is_not_the_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("at_the_end_w", "is_known"), [(700.2, True), (650.0, False)])
-def test_a_limit_that_was_changed_meanwhile_is_nobodys(
-    tmp_path: Path, at_the_end_w: float, is_known: bool
-) -> None:
+def test_a_limit_that_was_changed_meanwhile_is_nobodys(tmp_path, at_the_end_w, is_known):
     paths = with_driver_samples(Run().write(tmp_path / "run1"), lambda at: 600.0)
     end = read_record(paths.telemetry_end("node1"), TelemetryEnd)
     limits = (at_the_end_w, None)
@@ -141,14 +138,14 @@ def test_a_limit_that_was_changed_meanwhile_is_nobodys(
         assert json.loads(row["missing_reasons"])[name] == why
 
 
-def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path: Path) -> None:
+def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path):
     row, _ = reduced(Run(power_limits_w={0: None}).write(tmp_path / "run1"))
     reasons = json.loads(row["missing_codes"])
     for name in ("power_limit_w", "power_of_limit_share", "at_power_limit_share"):
         assert reasons[name] == "limit_not_told"
 
 
-def test_one_run_never_has_shares_of_two_sources(tmp_path: Path) -> None:
+def test_one_run_never_has_shares_of_two_sources(tmp_path):
     # GPU 1 lacks a counter. GPU 0 was at the cap for half of the time, with the bit always set.
     def edit(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "throttle_power_cap_s": None} if row["gpu"] == 1 else row
@@ -161,7 +158,7 @@ def test_one_run_never_has_shares_of_two_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.03, 0.5, 0.97])
-def test_the_true_share_lies_within_the_error_that_is_stated(tmp_path: Path, share: float) -> None:
+def test_the_true_share_lies_within_the_error_that_is_stated(tmp_path, share):
     # The counter shows whole tenths of a second, and is read at 20.5 and 39.5 s.
     def edit(row: dict[str, Any]) -> dict[str, Any]:
         at = row["unix_time_s"] - START

@@ -104,16 +104,14 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_counters_read_65_s_apart_say_little_of_the_20_s_in_between(
-    summary: dict[str, Any],
-) -> None:
+def test_counters_read_65_s_apart_say_little_of_the_20_s_in_between(summary):
     assert {gpu["energy_source"] for gpu in summary["gpus"]} == {"integral"}
     for name in ("energy_difference", "energy_error_share"):
         assert summary["run"][name] is None
         assert json.loads(summary["run"]["missing_codes"])[name] == "counter_off_edges"
 
 
-def test_every_gpu_is_at_its_power_cap(summary: dict[str, Any]) -> None:
+def test_every_gpu_is_at_its_power_cap(summary):
     assert summary["run"]["throttle_power_share"] == 1.0
     assert summary["run"]["throttle_thermal_share"] == 0.0
     for gpu in summary["gpus"]:
@@ -125,7 +123,7 @@ def test_every_gpu_is_at_its_power_cap(summary: dict[str, Any]) -> None:
         assert gpu["power_mean_w"] == pytest.approx(690, abs=5)
 
 
-def test_the_rear_is_hotter_than_the_front(summary: dict[str, Any]) -> None:
+def test_the_rear_is_hotter_than_the_front(summary):
     mean_c = [gpu["temperature_mean_c"] for gpu in summary["gpus"]]
     # Means of the rows from 40 to 60 s, by hand with awk.
     by_hand = [58.525, 63.075, 63.955, 58.770, 56.940, 64.815, 65.075, 58.035]
@@ -135,7 +133,7 @@ def test_the_rear_is_hotter_than_the_front(summary: dict[str, Any]) -> None:
     assert summary["run"]["temperature_spread_c"] == pytest.approx(8, abs=0.5)
 
 
-def test_five_steps_are_too_few_to_be_called_steady(summary: dict[str, Any]) -> None:
+def test_five_steps_are_too_few_to_be_called_steady(summary):
     run = summary["run"]
     assert (run["steady"], run["power_drift"]) == (None, None)
     assert "10 are needed" in json.loads(run["missing_reasons"])["steady"]

@@ -61,7 +61,7 @@ def without(*columns: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda fields: {name: value for name, value in fields.items() if name not in columns}
 
 
-def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
+def test_a_completed_run_has_every_figure(tmp_path):
     row, gpus, reasons = reduce(Run(), tmp_path)
     # The window is 20 s (START + 20 to 40). 2 steps of 4 sequences of 16 tokens: 128 tokens, 6.4/s.
     # Parameters: embeddings 2 × 40; a layer has attention 4·4² = 64, feed-forward 3·4·8 = 96 and
@@ -254,14 +254,14 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
     assert gpus[1].keys() == {column.name for column in GPUS}
 
 
-def test_without_throttle_counters_the_event_bits_are_used(tmp_path: Path) -> None:
+def test_without_throttle_counters_the_event_bits_are_used(tmp_path):
     row, gpus, _ = reduce(Run(edit=without("throttle_sw_thermal_s")), tmp_path)
     assert gpus[0]["throttle_source"] == "events"
     assert row["throttle_power_share"] == 1.0
     assert row["throttle_thermal_share"] == 0.0
 
 
-def test_without_either_the_shares_are_null(tmp_path: Path) -> None:
+def test_without_either_the_shares_are_null(tmp_path):
     run = Run(
         edit=without("throttle_power_cap_s", "event_reasons"),
         missing={"event_reasons": "the driver does not support it"},
@@ -272,14 +272,14 @@ def test_without_either_the_shares_are_null(tmp_path: Path) -> None:
     assert gpus[0]["throttle_source"] is None
 
 
-def test_gpus_that_their_driver_does_not_identify_are_unknown_and_say_so(tmp_path: Path) -> None:
+def test_gpus_that_their_driver_does_not_identify_are_unknown_and_say_so(tmp_path):
     _, gpus, _ = reduce(Run(identified=False), tmp_path)
     for gpu in gpus:
         assert gpu["gpu_uuid"] is None
         assert json.loads(gpu["missing_codes"])["gpu_uuid"] == "driver_does_not_tell"
 
 
-def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) -> None:
+def test_without_the_energy_counter_only_its_figures_are_null(tmp_path):
     run = Run(edit=without("energy_j"), missing={"energy_j": "not on this GPU"})
     _, _, reasons = reduce(run, tmp_path)
     assert reasons == {
@@ -288,7 +288,7 @@ def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) ->
     }
 
 
-def test_a_counter_read_once_a_second_is_interpolated_at_the_edges(tmp_path: Path) -> None:
+def test_a_counter_read_once_a_second_is_interpolated_at_the_edges(tmp_path):
     def every_third(fields: dict[str, Any]) -> dict[str, Any]:
         elapsed_s = fields["unix_time_s"] - START
         return fields if elapsed_s % 3 == 1 else {**fields, "energy_j": None}
@@ -298,7 +298,7 @@ def test_a_counter_read_once_a_second_is_interpolated_at_the_edges(tmp_path: Pat
     assert {gpu["energy_source"] for gpu in gpus} == {"counter"}
 
 
-def test_a_counter_that_was_reset_is_null(tmp_path: Path) -> None:
+def test_a_counter_that_was_reset_is_null(tmp_path):
     def reset(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "energy_j": 0} if fields["unix_time_s"] > START + 30 else fields
 
@@ -326,7 +326,7 @@ POWER_FIGURES = {
 }
 
 
-def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) -> None:
+def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path):
     def of_one(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
 
@@ -344,9 +344,7 @@ def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) 
         (lambda s: not 25 < s < 35, "power_w was not read for 10 s, more than the 5 s that are"),
     ],
 )
-def test_samples_that_do_not_cover_the_window_give_null(
-    tmp_path: Path, keep: Callable[[float], bool], reason: str
-) -> None:
+def test_samples_that_do_not_cover_the_window_give_null(tmp_path, keep, reason):
     run = Run(edit=lambda fields: fields if keep(fields["unix_time_s"] - START) else None)
     row, _, reasons = reduce(run, tmp_path)
     assert reasons["energy_j"].startswith(f"node1 GPU 0: {reason}")
@@ -354,14 +352,14 @@ def test_samples_that_do_not_cover_the_window_give_null(
     assert row["tokens_per_s"] == pytest.approx(6.4)
 
 
-def test_a_gpu_that_was_never_sampled_is_named(tmp_path: Path) -> None:
+def test_a_gpu_that_was_never_sampled_is_named(tmp_path):
     run = Run(edit=lambda fields: fields if fields["gpu"] == 0 else None)
     _, gpus, reasons = reduce(run, tmp_path)
     assert reasons["energy_j"] == "node1 GPU 1: telemetry of node node1 has no sample of GPU 1"
     assert gpus[1]["samples"] == 0
 
 
-def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path: Path) -> None:
+def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path):
     paths = Run().write(tmp_path / "run1")
     paths.gpu_samples("node1").unlink()
     reduce_run(paths.directory)
@@ -372,7 +370,7 @@ def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path: P
     assert summary["gpus"][0].keys() == {column.name for column in GPUS}
 
 
-def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
+def test_a_package_of_two_counts_once(tmp_path):
     hardware = replace(HARDWARE, gpus_per_package=2)
     row, gpus, _ = reduce(Run(cell=cell(hardware=hardware)), tmp_path)
     assert row["energy_j"] == 8000.0
@@ -384,7 +382,7 @@ def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
     assert row["temperature_mean_c"] == pytest.approx(55.125)
 
 
-def test_spread_is_of_the_worst_node(tmp_path: Path) -> None:
+def test_spread_is_of_the_worst_node(tmp_path):
     run = Run(cell=cell(degrees=Degrees(dp=4), nodes=2), nodes=("a", "b"), step_tokens=16)
     paths = run.write(tmp_path / "run1")
     run.edit = lambda fields: {**fields, "temperature_c": 50 + 3 * fields["gpu"]}
@@ -398,7 +396,7 @@ def test_spread_is_of_the_worst_node(tmp_path: Path) -> None:
     assert summary["run"]["energy_j"] == 40_000.0
 
 
-def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
+def test_one_gpu_has_no_spread(tmp_path):
     run = Run(cell=cell(degrees=Degrees()), gpus_per_node=1, step_tokens=64)
     _, _, reasons = reduce(run, tmp_path)
     assert reasons == {"temperature_spread_c": "no node has two GPUs to compare"}
@@ -453,7 +451,7 @@ BF16_MFU = "mfu_causal_bf16_peak"
         ),
     ],
 )
-def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> None:
+def test_an_unknown_peak_gives_no_mfu(tmp_path, run, reason):
     row, _, reasons = reduce(run, tmp_path)
     for name in NOT_ON_A_CPU:
         reasons.pop(name, None)
@@ -463,7 +461,7 @@ def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> 
     assert row["simulated"] is run.simulated
 
 
-def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path: Path) -> None:
+def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path):
     hardware = replace(HARDWARE, gpu=None, peak_bf16_flops_per_s=None)
     run = Run(cell=cell(hardware=hardware), device_name="NVIDIA H100 PCIe")
     row, _, reasons = reduce(run, tmp_path)
@@ -472,7 +470,7 @@ def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path: Path) -> 
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
 
 
-def test_fp8_is_measured_against_its_own_peak_and_that_of_bf16(tmp_path: Path) -> None:
+def test_fp8_is_measured_against_its_own_peak_and_that_of_bf16(tmp_path):
     fp8 = replace(cell().training, precision="fp8", backend="torch")
     hardware = replace(HARDWARE, peak_fp8_flops_per_s=2000.0)
     row, _, reasons = reduce(Run(cell=cell(training=fp8, hardware=hardware)), tmp_path)
@@ -481,7 +479,7 @@ def test_fp8_is_measured_against_its_own_peak_and_that_of_bf16(tmp_path: Path) -
     assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
 
 
-def test_fp8_on_a_gpu_without_such_a_peak_has_the_mfu_of_bf16_alone(tmp_path: Path) -> None:
+def test_fp8_on_a_gpu_without_such_a_peak_has_the_mfu_of_bf16_alone(tmp_path):
     fp8 = replace(cell().training, precision="fp8", backend="torch")
     run = Run(
         cell=cell(training=fp8, hardware=replace(HARDWARE, gpu=None)), device_name="NVIDIA L40S"
@@ -500,7 +498,7 @@ def routed(routing: str) -> Cell:
     return cell(model=MIXTRAL, training=replace(cell().training, routing=routing))
 
 
-def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
+def test_what_experts_drop_is_in_no_useful_measure(tmp_path):
     # In each of the measured steps rank 0 drops 10 of 128 choices, and rank 1 drops 54.
     run = Run(cell=routed("balanced"), choices={0: (128, 10), 1: (128, 54)})
     row, _, _ = reduce(run, tmp_path / "balanced")
@@ -516,7 +514,7 @@ def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
     assert row["tokens_per_j"] == whole["tokens_per_j"]
 
 
-def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path) -> None:
+def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path):
     # Four GPUs, of which ranks have the second and the fourth: 600 and 1000 W. The others draw 400
     # and 800 W of somebody else's.
     run = Run(gpus_per_node=4, rank_uuids={0: "GPU-node1-1", 1: "GPU-node1-3"})
@@ -550,7 +548,7 @@ def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path)
     assert list(unused[0]) == [column.name for column in UNUSED_GPUS]
 
 
-def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: Path) -> None:
+def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path):
     other = {"index": 5, "name": "NVIDIA H200", "uuid": "GPU-x", "power_limit_w": 700.0}
     lists = ({**other, "power_w": 68.5}, {**other, "index": 6, "power_w": None})
     paths = Run(other_gpus=lists).write(tmp_path / "run1")
@@ -579,9 +577,7 @@ def steps_edited(paths: RunPaths, rank: int, **fields: object) -> None:
         ("memory_used_bytes", "memory_used_peak_bytes"),
     ],
 )
-def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(
-    tmp_path: Path, column: str, measure: str
-) -> None:
+def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(tmp_path, column, measure):
     paths = Run().write(tmp_path / "run1")
     steps_edited(paths, 1, **{column: ""})
     row = reduced_run(paths, 1).summary["run"]
@@ -589,7 +585,7 @@ def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(
     assert json.loads(row["missing_codes"])[measure] == "rank_recorded_none"
 
 
-def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path: Path) -> None:
+def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path):
     # Rank 0 has 3, 2 and 1. Replicas that went apart train two models.
     paths = Run().write(tmp_path / "run1")
     steps_edited(paths, 1, loss=1.5)
@@ -604,7 +600,7 @@ def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path: Path) -> N
     assert reduced_run(paths, 1).summary["run"]["loss_last"] == 1.0
 
 
-def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None:
+def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path):
     # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB.
     paths = Run().write(tmp_path / "run1")
     steps_edited(paths, 0, memory_reserved_bytes=7 * 10**8)
@@ -613,14 +609,14 @@ def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None
     assert json.loads(row["missing_codes"])["memory_estimate_error"] == "memory_lower_bound"
 
 
-def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:
+def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path):
     row, _, reasons = reduce(Run(on_cpu=True, device_name="CPU", simulated=True), tmp_path)
     assert row["memory_peak_bytes"] == 1100.0
     for name in ("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"):
         assert reasons[name] == "trained on a CPU, whose memory no driver counts"
 
 
-def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path: Path) -> None:
+def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path):
     row, _, _ = reduce(Run(cell=routed("balanced")), tmp_path)
     reasons = json.loads(row["missing_reasons"])
     unknown = "a rank did not record what its routers dropped"
@@ -630,7 +626,7 @@ def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path: Path) -
     assert row["tokens_per_j"] is not None
 
 
-def test_what_a_sensor_sees_is_that_published_of_the_model(tmp_path: Path) -> None:
+def test_what_a_sensor_sees_is_that_published_of_the_model(tmp_path):
     name = "NVIDIA A100 80GB PCIe"
     hardware = replace(HARDWARE, gpu="A100 PCIe")
     run = Run(cell=cell(hardware=hardware), device_name=name, gpu_name=name)
@@ -638,7 +634,7 @@ def test_what_a_sensor_sees_is_that_published_of_the_model(tmp_path: Path) -> No
     assert (gpus[0]["power_window_s"], gpus[0]["power_seen_share"]) == (0.025, 0.25)
 
 
-def test_a_rank_is_joined_to_the_sensor_of_its_gpu_by_uuid(tmp_path: Path) -> None:
+def test_a_rank_is_joined_to_the_sensor_of_its_gpu_by_uuid(tmp_path):
     # Rank 0 says that it has GPU 0, and the sampler that this UUID is its GPU 1.
     run = Run(cell=cell(degrees=Degrees()), step_tokens=64, rank_uuids={0: "GPU-node1-1"})
     row, gpus, _ = reduce(run, tmp_path)
@@ -646,22 +642,20 @@ def test_a_rank_is_joined_to_the_sensor_of_its_gpu_by_uuid(tmp_path: Path) -> No
     assert row["energy_j"] == 12_000.0
 
 
-def test_a_rank_on_a_gpu_that_the_sampler_never_saw_is_an_error(tmp_path: Path) -> None:
+def test_a_rank_on_a_gpu_that_the_sampler_never_saw_is_an_error(tmp_path):
     run = Run(rank_uuids={0: "GPU-node1-0", 1: "GPU-elsewhere"})
     paths = run.write(tmp_path / "run1")
     with pytest.raises(RecordError, match="the rank trained on GPU-elsewhere, which is none of"):
         reduce_run(paths.directory)
 
 
-def test_without_an_idle_baseline_there_is_no_idle_power(tmp_path: Path) -> None:
+def test_without_an_idle_baseline_there_is_no_idle_power(tmp_path):
     run = Run(cell=cell(telemetry=replace(cell().telemetry, idle_baseline_s=0.0)))
     _, _, reasons = reduce(run, tmp_path)
     assert reasons == {"idle_power_w": "the cell asks for no idle baseline (idle_baseline_s is 0)"}
 
 
-def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training(
-    tmp_path: Path,
-) -> None:
+def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training(tmp_path):
     def busy_later(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "power_w": 300} if fields["unix_time_s"] >= START - 5 else fields
 
@@ -674,7 +668,7 @@ def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training
     ("simulated", "sensor"),
     [(False, "readings, each the mean of 1 s"), (True, "simulated readings")],
 )
-def test_a_peak_of_power_says_what_it_is_of(tmp_path: Path, simulated: bool, sensor: str) -> None:
+def test_a_peak_of_power_says_what_it_is_of(tmp_path, simulated, sensor):
     row, _, _ = reduce(Run(simulated=simulated), tmp_path)
     assert row["power_peak_sensor"] == sensor
 
@@ -686,15 +680,13 @@ def test_a_peak_of_power_says_what_it_is_of(tmp_path: Path, simulated: bool, sen
         ("NVIDIA L40S", "readings of NVIDIA L40S, averaged over an unknown time"),
     ],
 )
-def test_the_time_of_a_peak_is_that_of_the_gpus_model(
-    tmp_path: Path, name: str, sensor: str
-) -> None:
+def test_the_time_of_a_peak_is_that_of_the_gpus_model(tmp_path, name, sensor):
     # An A100's peak must not be compared with an H200's, whose readings are means of 1 s.
     paths = Run(gpu_name=name, device_name=name).write(tmp_path / "run1")
     assert reduced_run(paths, 1).summary["run"]["power_peak_sensor"] == sensor
 
 
-def test_idle_power_needs_a_second(tmp_path: Path) -> None:
+def test_idle_power_needs_a_second(tmp_path):
     run = Run(edit=lambda fields: fields if fields["unix_time_s"] >= START - 0.5 else None)
     _, _, reasons = reduce(run, tmp_path)
     assert reasons["idle_power_w"].startswith("node node1 was watched for 0.5 s before training")
@@ -704,7 +696,7 @@ def test_idle_power_needs_a_second(tmp_path: Path) -> None:
     "outcome",
     [o for o in Outcome if o not in (Outcome.COMPLETED, Outcome.TELEMETRY_INVALID)],
 )
-def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome: Outcome) -> None:
+def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path, outcome):
     row, gpus, reasons = reduce(Run(outcome=outcome), tmp_path)
     assert (row["model"], row["outcome"], row["run"]) == ("tiny", outcome.value, 1)
     assert row["cause"] == f"the run was {outcome}"
@@ -713,7 +705,7 @@ def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome:
     assert reasons == expected
 
 
-def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path: Path) -> None:
+def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path):
     row, gpus, reasons = reduce(Run(outcome=Outcome.TELEMETRY_INVALID), tmp_path)
     assert row["tokens_per_s"] == pytest.approx(6.4)
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 1000)
@@ -725,7 +717,7 @@ def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path: Pa
     assert gpus == []
 
 
-def test_invalid_telemetry_without_readable_steps_leaves_no_figure(tmp_path: Path) -> None:
+def test_invalid_telemetry_without_readable_steps_leaves_no_figure(tmp_path):
     paths = Run(outcome=Outcome.TELEMETRY_INVALID).write(tmp_path / "run1")
     paths.rank_steps(1).unlink()
     paths.telemetry_start("node1").write_text("{", encoding="utf-8")
@@ -738,7 +730,7 @@ def test_invalid_telemetry_without_readable_steps_leaves_no_figure(tmp_path: Pat
     assert "not readable as JSON" in reasons["simulated"]
 
 
-def test_reducing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_reducing_twice_gives_the_same_bytes(tmp_path):
     paths = Run().write(tmp_path / "run1")
     reduce_run(paths.directory)
     first = paths.summary.read_bytes()

@@ -37,14 +37,14 @@ def temperature(values: list[float]) -> Series:
     return Series(values, tolerance=TEMPERATURE_TOLERANCE_C, relative=False)
 
 
-def test_a_constant_series_does_not_change() -> None:
+def test_a_constant_series_does_not_change():
     found = drift(step_time([2.0] * 20))
     assert found is not None
     assert (found.trend.change, found.trend.margin) == pytest.approx((0, 0), abs=1e-12)
     assert found.steady is True
 
 
-def test_a_drift_is_of_the_whole_length_and_a_share_of_the_mean() -> None:
+def test_a_drift_is_of_the_whole_length_and_a_share_of_the_mean():
     # From 1.00 to 1.10, of a mean of 1.05; from 60 to 50 °C.
     found = drift(step_time([1 + 0.01 * i for i in range(11)]))
     assert found is not None
@@ -55,14 +55,14 @@ def test_a_drift_is_of_the_whole_length_and_a_share_of_the_mean() -> None:
     assert found.trend.change == pytest.approx(-10)
 
 
-def test_a_drift_that_is_certain_but_small_does_not_matter() -> None:
+def test_a_drift_that_is_certain_but_small_does_not_matter():
     found = drift(step_time([1 + 0.0002 * i for i in range(20)]))
     assert found is not None
     assert found.trend.change == pytest.approx(0.0038, rel=0.01)
     assert found.steady is True
 
 
-def test_an_arch_is_told_though_its_ends_are_alike() -> None:
+def test_an_arch_is_told_though_its_ends_are_alike():
     found = drift(step_time([1 + 0.1 * math.sin(math.pi * i / 19) for i in range(20)]))
     assert found is not None
     assert found.trend.change == pytest.approx(0, abs=1e-9)
@@ -87,7 +87,7 @@ def test_a_run_is_steady_where_the_whole_interval_is_within_the_bound(change, ma
     assert Drift(nothing, Estimate(change, margin), nothing, STEP_TIME_TOLERANCE).steady is steady
 
 
-def test_nine_values_are_too_few() -> None:
+def test_nine_values_are_too_few():
     assert drift(step_time([1.0] * 9)) is None
     assert drift(step_time([0.0] * 10)) is None
 
@@ -107,7 +107,7 @@ def steps(count: int, duration_s: float) -> pl.DataFrame:
     )
 
 
-def test_a_block_is_one_step_where_steps_are_long() -> None:
+def test_a_block_is_one_step_where_steps_are_long():
     blocks = blocks_of(steps(4, 2.0), 10.0)
     assert [block.first_step for block in blocks] == [0, 1, 2, 3]
     assert blocks[1].window.start_unix_s == pytest.approx(102)
@@ -115,7 +115,7 @@ def test_a_block_is_one_step_where_steps_are_long() -> None:
     assert blocks[1].step_time_s == pytest.approx(2)
 
 
-def test_blocks_last_a_second_and_the_first_steps_are_left_over() -> None:
+def test_blocks_last_a_second_and_the_first_steps_are_left_over():
     # 0.3 s a step: four of them; 22 = 2 + 5·4.
     blocks = blocks_of(steps(22, 0.3), 10.0)
     assert [block.first_step for block in blocks] == [2, 6, 10, 14, 18]
@@ -123,18 +123,18 @@ def test_blocks_last_a_second_and_the_first_steps_are_left_over() -> None:
     assert blocks[0].step_time_s == pytest.approx(0.3)
 
 
-def test_blocks_last_two_sample_periods() -> None:
+def test_blocks_last_two_sample_periods():
     assert len(blocks_of(steps(12, 1.01), 0.5)) == 3
 
 
-def test_ten_thousand_steps_are_two_hundred_blocks() -> None:
+def test_ten_thousand_steps_are_two_hundred_blocks():
     blocks = blocks_of(steps(10_000, 1.5), 10.0)
     assert len(blocks) == 200
     assert blocks[0].first_step == 0
     assert blocks[1].first_step == 50
 
 
-def test_no_steps_are_no_blocks() -> None:
+def test_no_steps_are_no_blocks():
     assert blocks_of(steps(1, 1.0).clear(), 10.0) == []
 
 
@@ -173,7 +173,7 @@ def reduced(
 EVEN = (4.0, *(2.0,) * 13)
 
 
-def test_all_measured_steps_count_and_are_steady(tmp_path: Path) -> None:
+def test_all_measured_steps_count_and_are_steady(tmp_path):
     row, reasons = reduced(tmp_path / "warm", EVEN)
     # The temperatures of the synthetic run go up and down by degrees.
     assert row["steady"] is None
@@ -186,7 +186,7 @@ def test_all_measured_steps_count_and_are_steady(tmp_path: Path) -> None:
         assert row[name] == pytest.approx(0, abs=1e-6)
 
 
-def test_slow_first_steps_make_a_run_not_steady_and_count_all_the_same(tmp_path: Path) -> None:
+def test_slow_first_steps_make_a_run_not_steady_and_count_all_the_same(tmp_path):
     # Two warm-up steps too few: from 3 s to 2 s.
     row, _ = reduced(tmp_path, (4.0, 3.0, 3.0, *(2.0,) * 10))
     assert row["steady"] is False
@@ -194,7 +194,7 @@ def test_slow_first_steps_make_a_run_not_steady_and_count_all_the_same(tmp_path:
     assert row["step_time_drift"] < 0
 
 
-def test_gpus_that_go_on_warming_are_not_steady(tmp_path: Path) -> None:
+def test_gpus_that_go_on_warming_are_not_steady(tmp_path):
     def warming(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "temperature_c": 30 + row["unix_time_s"] - START}
 
@@ -204,7 +204,7 @@ def test_gpus_that_go_on_warming_are_not_steady(tmp_path: Path) -> None:
     assert row["temperature_drift_c"] == pytest.approx(24, abs=0.1)
 
 
-def test_drifts_are_rounded_to_what_they_mean(tmp_path: Path) -> None:
+def test_drifts_are_rounded_to_what_they_mean(tmp_path):
     row, _ = reduced(tmp_path, [4.0, *(2 + 0.013 * math.sin(step) for step in range(13))])
     drifts = {name: value for name, value in row.items() if "_drift" in name}
     assert len(drifts) == 6
@@ -214,7 +214,7 @@ def test_drifts_are_rounded_to_what_they_mean(tmp_path: Path) -> None:
     assert str(drifts["power_drift"]) == "0.0"
 
 
-def test_without_temperatures_nothing_is_called_steady(tmp_path: Path) -> None:
+def test_without_temperatures_nothing_is_called_steady(tmp_path):
     row, reasons = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": None})
     assert row["steady"] is None
     assert reasons["steady"] == "node1: temperature_c was not read throughout all steps"
@@ -241,7 +241,7 @@ def verdicts(
     return {verdict: found[verdict] / trials for verdict in (True, False, None)}
 
 
-def test_neither_verdict_is_wrong_more_often_than_stated() -> None:
+def test_neither_verdict_is_wrong_more_often_than_stated():
     # Noise alone is not called a drift; a drift of the whole bound is not called steady.
     assert verdicts(20, 0.03)[False] <= 0.05
     assert verdicts(20, 0.002)[False] <= 0.05
@@ -266,9 +266,7 @@ STATED = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "noes", "yeses", "for_no", "for_yes"), STATED)
-def test_the_table_of_error_rates_holds(
-    count: int, noes: Sequence[float], yeses: Sequence[float], for_no: float, for_yes: float
-) -> None:
+def test_the_table_of_error_rates_holds(count, noes, yeses, for_no, for_yes):
     def most(stated: float) -> float:
         """Three standard errors of 600 trials, and the stated rate's own, of at least one run."""
         least = max(stated, 1 / 1200)

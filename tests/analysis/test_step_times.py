@@ -29,7 +29,7 @@ def steps(tmp_path: Path, run: Run, **without: int) -> list[dict[str, Any]]:
     return read_table(paths.step_times, STEP_TIMES).to_dicts()
 
 
-def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path: Path) -> None:
+def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path):
     warm_up, first, last = steps(tmp_path, Run())
     # From 20 to 30 s: 400 W + 600 W; once 5 °C more for a sample, a triangle of 0.5 s either side.
     expected = {
@@ -61,7 +61,7 @@ def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path: Path) -> None:
     assert last["temperature_mean_c"] == pytest.approx(55.0)
 
 
-def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path: Path) -> None:
+def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path):
     silent = Run(edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row)
     for row in steps(tmp_path, silent):
         assert (row["energy_j"], row["power_mean_w"]) == (None, None)
@@ -70,14 +70,14 @@ def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path: Path)
         assert row["hottest_gpu"] == 1
 
 
-def test_only_the_step_that_a_long_gap_reaches_into_is_null(tmp_path: Path) -> None:
+def test_only_the_step_that_a_long_gap_reaches_into_is_null(tmp_path):
     gap = Run(edit=lambda row: None if 21 < row["unix_time_s"] - START < 28 else row)
     _, first, last = steps(tmp_path, gap)
     assert (first["energy_j"], first["temperature_mean_c"], first["hottest_gpu"]) == (None,) * 3
     assert last["energy_j"] == pytest.approx(10_000.0)
 
 
-def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path: Path) -> None:
+def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path):
     warm_up, first, _ = steps(tmp_path, Run(), rank=1, step=0)
     for name in ("step_time_s", "tokens", "slowest_rank", "rank_spread_s", "energy_j"):
         assert warm_up[name] is None
@@ -85,7 +85,7 @@ def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path: Path) -
     assert first["tokens"] == 64
 
 
-def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
+def test_a_package_of_two_counts_once(tmp_path):
     package = Run(
         cell=replace(cell(), hardware=replace(HARDWARE, gpus_per_package=2)),
         edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row,
@@ -93,7 +93,7 @@ def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
     assert steps(tmp_path, package)[1]["energy_j"] == pytest.approx(4000.0)
 
 
-def test_a_node_without_telemetry_leaves_the_times_alone(tmp_path: Path) -> None:
+def test_a_node_without_telemetry_leaves_the_times_alone(tmp_path):
     paths = Run().write(tmp_path / "run1")
     paths.gpu_samples("node1").unlink()
     reduce_run(paths.directory)
@@ -102,18 +102,18 @@ def test_a_node_without_telemetry_leaves_the_times_alone(tmp_path: Path) -> None
     assert json.loads(row["missing_codes"])["hottest_c"] == "file_missing"
 
 
-def test_a_run_whose_telemetry_is_invalid_keeps_its_steps_without_power(tmp_path: Path) -> None:
+def test_a_run_whose_telemetry_is_invalid_keeps_its_steps_without_power(tmp_path):
     rows = steps(tmp_path, Run(outcome=Outcome.TELEMETRY_INVALID))
     assert [row["step_time_s"] for row in rows] == [10.0, 10.0, 10.0]
     assert {row["energy_j"] for row in rows} == {None}
     assert json.loads(rows[0]["missing_codes"])["energy_j"] == "telemetry_invalid"
 
 
-def test_a_run_that_ran_out_of_memory_has_no_steps_but_the_table(tmp_path: Path) -> None:
+def test_a_run_that_ran_out_of_memory_has_no_steps_but_the_table(tmp_path):
     assert steps(tmp_path, Run(outcome=Outcome.OUT_OF_MEMORY)) == []
 
 
-def test_the_energies_of_the_counted_steps_add_up_to_the_runs(tmp_path: Path) -> None:
+def test_the_energies_of_the_counted_steps_add_up_to_the_runs(tmp_path):
     paths = Run().write(tmp_path / "run1")
     reduce_run(paths.directory)
     counted = read_table(paths.step_times, STEP_TIMES).filter(pl.col("counted"))

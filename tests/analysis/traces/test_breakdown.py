@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +27,7 @@ ONE_RANK = [
 ]
 
 
-def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path: Path) -> None:
+def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path):
     (row,) = analyse({0: write(tmp_path / "t.json", ONE_RANK)}).ranks.rows(named=True)
     seconds = {name: value for name, value in row.items() if name.endswith("_s")}
     assert seconds == pytest.approx(
@@ -55,7 +54,7 @@ def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path: Path) -> None:
     assert reasons["waiting_s"] == "no_collective_matched"
 
 
-def test_each_class_has_its_time_and_its_share(tmp_path: Path) -> None:
+def test_each_class_has_its_time_and_its_share(tmp_path):
     rows = analyse({0: write(tmp_path / "t.json", ONE_RANK)}).kernels.rows(named=True)
     assert [(row["class"], row["kernels"]) for row in rows] == [
         ("gemm", 1),
@@ -70,14 +69,14 @@ def test_each_class_has_its_time_and_its_share(tmp_path: Path) -> None:
     assert rows[0]["exposed_s"] is None
 
 
-def test_kernels_that_run_at_once_count_once_in_covered_time(tmp_path: Path) -> None:
+def test_kernels_that_run_at_once_count_once_in_covered_time(tmp_path):
     both = [kernel(GEMM, 0, 10), kernel(GEMM, 2, 5), kernel(GEMM, 5, 12), kernel(GEMM, 20, 21)]
     (row,) = analyse({0: write(tmp_path / "t.json", both)}).kernels.rows(named=True)
     assert row["kernel_s"] == pytest.approx((10 + 3 + 7 + 1) * 1e-6)
     assert row["covered_s"] == pytest.approx(13e-6)
 
 
-def test_what_the_optimiser_launches_is_its_own(tmp_path: Path) -> None:
+def test_what_the_optimiser_launches_is_its_own(tmp_path):
     events = [
         launch(0, 1),
         launch(20, 2),
@@ -122,7 +121,7 @@ def pipeline_of_two(rank: int, late_us: float = 0.0) -> list[dict[str, object]]:
     ]
 
 
-def test_the_bubble_of_an_ideal_pipeline_is_one_in_four(tmp_path: Path) -> None:
+def test_the_bubble_of_an_ideal_pipeline_is_one_in_four(tmp_path):
     paths = {r: write(tmp_path / f"{r}.json", pipeline_of_two(r)) for r in (0, 1)}
     ranks = analyse(paths, Degrees(pp=2), ranks_per_node=2).ranks
     # (p − 1) / (m + p − 1) = 1 / 4 of 120 µs, on either rank.
@@ -130,21 +129,21 @@ def test_the_bubble_of_an_ideal_pipeline_is_one_in_four(tmp_path: Path) -> None:
     assert ranks["steps"].to_list() == [1, 1]
 
 
-def test_a_pipeline_that_was_not_traced_whole_has_no_bubble(tmp_path: Path) -> None:
+def test_a_pipeline_that_was_not_traced_whole_has_no_bubble(tmp_path):
     path = write(tmp_path / "0.json", pipeline_of_two(0))
     (row,) = analyse({0: path}, Degrees(pp=2), ranks_per_node=2).ranks.rows(named=True)
     assert row["bubble_s"] is None
     assert json.loads(row["missing_codes"])["bubble_s"] == "pipeline_rank_untraced"
 
 
-def test_stages_whose_clocks_nothing_compares_have_no_bubble(tmp_path: Path) -> None:
+def test_stages_whose_clocks_nothing_compares_have_no_bubble(tmp_path):
     paths = {r: write(tmp_path / f"{r}.json", pipeline_of_two(r, 7.0 * r)) for r in (0, 1)}
     ranks = analyse(paths, Degrees(pp=2), ranks_per_node=1).ranks
     assert ranks["bubble_s"].to_list() == [None, None]
     assert "could not be aligned" in ranks["missing_reasons"][0]
 
 
-def test_an_empty_trace_is_a_row_without_figures(tmp_path: Path) -> None:
+def test_an_empty_trace_is_a_row_without_figures(tmp_path):
     empty, whole = write(tmp_path / "0.json", []), write(tmp_path / "1.json", ONE_RANK)
     found = analyse({0: empty, 1: whole}, Degrees(tp=2), ranks_per_node=2)
     row = found.ranks.row(0, named=True)
@@ -154,7 +153,7 @@ def test_an_empty_trace_is_a_row_without_figures(tmp_path: Path) -> None:
     assert set(found.kernels["rank"]) == {1}
 
 
-def test_two_gpus_of_a_trace_are_two(tmp_path: Path) -> None:
+def test_two_gpus_of_a_trace_are_two(tmp_path):
     # µs     0         40   60        100
     # GPU 0  gemm-------    all-reduce
     # GPU 1  gemm----------------------
@@ -176,7 +175,7 @@ def test_two_gpus_of_a_trace_are_two(tmp_path: Path) -> None:
     assert covered == pytest.approx({"gemm": 140e-6, "all_reduce": 40e-6})
 
 
-def test_an_unknown_kernel_is_neither_computation_nor_idle(tmp_path: Path) -> None:
+def test_an_unknown_kernel_is_neither_computation_nor_idle(tmp_path):
     events = [kernel(GEMM, 0, 40), kernel("mine", 50, 90), collective(80, 100, [0, 1])]
     (row,) = analyse({0: write(tmp_path / "t.json", events)}).ranks.rows(named=True)
     times = {name: row[f"{name}_s"] for name in ("computation", "unknown", "idle")}

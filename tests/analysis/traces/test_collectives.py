@@ -20,7 +20,7 @@ def analysed(tmp_path: Path, *ranks: list[dict[str, Any]], **options: Any) -> Tr
     return analyse(paths, **options)
 
 
-def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path: Path) -> None:
+def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path):
     found = analysed(
         tmp_path,
         [collective(0, 100, [0, 1]), collective(200, 250, [0, 1])],
@@ -44,7 +44,7 @@ def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path: Path) -> 
     assert first["missing_reasons"] == "{}"
 
 
-def test_a_late_rank_answers_only_for_what_it_adds(tmp_path: Path) -> None:
+def test_a_late_rank_answers_only_for_what_it_adds(tmp_path):
     starts = (0, 10, 50, 20)
     found = analysed(tmp_path, *([collective(start, 80, range(4))] for start in starts))
     assert found.ranks["late_s"].to_list() == pytest.approx([0, 0, 30e-6, 0])
@@ -52,7 +52,7 @@ def test_a_late_rank_answers_only_for_what_it_adds(tmp_path: Path) -> None:
     assert found.ranks["waiting_s"].to_list() == pytest.approx([50e-6, 40e-6, 0, 30e-6])
 
 
-def test_clocks_of_nodes_are_aligned_by_where_collectives_end(tmp_path: Path) -> None:
+def test_clocks_of_nodes_are_aligned_by_where_collectives_end(tmp_path):
     ahead = 5000.0  # µs, the clock of node 1
     found = analysed(
         tmp_path,
@@ -72,7 +72,7 @@ def test_clocks_of_nodes_are_aligned_by_where_collectives_end(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("drift", [0.0, 50e-6, -50e-6])
-def test_who_is_late_is_told_right_though_clocks_drift(tmp_path: Path, drift: float) -> None:
+def test_who_is_late_is_told_right_though_clocks_drift(tmp_path, drift):
     # A collective every 10 ms for 6 s, to which rank 0 comes 40 µs after rank 1, and which ends
     # together. In 6 s the clock of node 1, 0.3 s ahead, gains or loses 300 µs.
     def late(shown: Callable[[float], float], start: float) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ def test_who_is_late_is_told_right_though_clocks_drift(tmp_path: Path, drift: fl
     assert found.ranks["waiting_s"].to_list() == pytest.approx([0, 600 * 40e-6], rel=0.01)
 
 
-def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path: Path) -> None:
+def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path):
     found = analysed(tmp_path, [collective(0, 100, [0, 1])])
     row = found.kernels.row(0, named=True)
     assert row["waiting_s"] is None
@@ -104,7 +104,7 @@ def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path: Path) ->
     )
 
 
-def test_ranks_that_ran_different_numbers_of_a_collective_are_not_matched(tmp_path: Path) -> None:
+def test_ranks_that_ran_different_numbers_of_a_collective_are_not_matched(tmp_path):
     found = analysed(
         tmp_path,
         [collective(0, 100, [0, 1]), collective(200, 300, [0, 1])],
@@ -114,13 +114,13 @@ def test_ranks_that_ran_different_numbers_of_a_collective_are_not_matched(tmp_pa
     assert found.remarks == ("ranks ran different numbers of a collective, which were not matched",)
 
 
-def test_a_rank_without_a_trace_is_remarked_upon(tmp_path: Path) -> None:
+def test_a_rank_without_a_trace_is_remarked_upon(tmp_path):
     found = analysed(tmp_path, [kernel(GEMM, 0, 1)], expected=range(2))
     assert found.remarks == ("rank 1 left no trace: it is missing from every table",)
     assert found.ranks["rank"].to_list() == [0]
 
 
-def test_a_send_is_matched_with_its_receive(tmp_path: Path) -> None:
+def test_a_send_is_matched_with_its_receive(tmp_path):
     group = [0, 1, 2, 3]
     send = {"kind": "send", "name": SEND_RECEIVE, "Dst Rank": 1}
     receive = {"kind": "recv", "name": SEND_RECEIVE, "Src Rank": 0}
@@ -147,9 +147,7 @@ def test_a_send_is_matched_with_its_receive(tmp_path: Path) -> None:
         ("broadcast", (1000, 1000), 2000, 1.0),
     ],
 )
-def test_bytes_are_as_nccl_tests_counts_them(
-    tmp_path: Path, kind: str, elements: tuple[int, int], message_bytes: int, factor: float
-) -> None:
+def test_bytes_are_as_nccl_tests_counts_them(tmp_path, kind, elements, message_bytes, factor):
     # bf16, four ranks; nccl-tests: 2(n−1)/n of an all-reduce, (n−1)/n of what gathers or scatters.
     found = analysed(tmp_path, [collective(0, 100, range(4), kind=kind, elements=elements)])
     row = found.kernels.row(0, named=True)
@@ -157,7 +155,7 @@ def test_bytes_are_as_nccl_tests_counts_them(
     assert row["bus_bytes"] == message_bytes * factor
 
 
-def test_what_a_kernel_lacks_is_taken_from_the_operator_that_announced_it(tmp_path: Path) -> None:
+def test_what_a_kernel_lacks_is_taken_from_the_operator_that_announced_it(tmp_path):
     said = collective(0, 1, [0, 1], kind="alltoall_base", **{"External id": 9})["args"]
     events = [
         kernel("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage)", 0, 10, **{"External id": 9}),

@@ -31,7 +31,7 @@ def found(row: dict[str, str]) -> str:
     return class_of_launched(row["operator"]) if kind == UNKNOWN else kind
 
 
-def test_no_recorded_kernel_has_another_class_than_the_settled_one() -> None:
+def test_no_recorded_kernel_has_another_class_than_the_settled_one():
     rows = recorded()
     assert len({row["name"] for row in rows}) == 1199
     assert {row["class"] for row in rows} <= set(CLASSES)
@@ -43,7 +43,7 @@ def test_no_recorded_kernel_has_another_class_than_the_settled_one() -> None:
     assert wrong == []
 
 
-def test_what_stays_unknown_is_less_than_a_thousandth_of_the_kernels_time() -> None:
+def test_what_stays_unknown_is_less_than_a_thousandth_of_the_kernels_time():
     of_class: dict[str, float] = defaultdict(float)
     for row in recorded():
         of_class[found(row)] += float(row["duration_us"])
@@ -79,7 +79,7 @@ def test_what_stays_unknown_is_less_than_a_thousandth_of_the_kernels_time() -> N
         ("void nvshmem_all_to_all_kernel<float>(float*)", "all_to_all"),
     ],
 )  # fmt: skip
-def test_kernels_of_other_libraries_than_nccl_communicate(name: str, kind: str) -> None:
+def test_kernels_of_other_libraries_than_nccl_communicate(name, kind):
     assert class_of_kernel(name) == kind
 
 
@@ -112,7 +112,7 @@ def test_kernels_of_other_libraries_than_nccl_communicate(name: str, kind: str) 
          "normalisation_elementwise"),
     ],
 )  # fmt: skip
-def test_only_whole_words_of_a_kernels_own_name_decide(name: str, kind: str) -> None:
+def test_only_whole_words_of_a_kernels_own_name_decide(name, kind):
     assert class_of_kernel(name) == kind
 
 
@@ -140,7 +140,7 @@ def test_only_whole_words_of_a_kernels_own_name_decide(name: str, kind: str) -> 
         ("Torch-Compiled Region: 0/0", "unknown"),
     ],
 )
-def test_the_launching_operator_tells_what_a_name_does_not(operator: str, kind: str) -> None:
+def test_the_launching_operator_tells_what_a_name_does_not(operator, kind):
     assert class_of_launched(operator) == kind
 
 
@@ -157,12 +157,12 @@ def test_the_launching_operator_tells_what_a_name_does_not(operator: str, kind: 
         ("", "", ""),
     ],
 )  # fmt: skip
-def test_a_name_is_taken_apart(name: str, path: str, arguments: str) -> None:
+def test_a_name_is_taken_apart(name, path, arguments):
     parts = taken_apart(name)
     assert (parts.path, parts.arguments) == (tuple(path.split()), tuple(arguments.split()))
 
 
-def test_an_identifier_has_the_words_that_one_reads() -> None:
+def test_an_identifier_has_the_words_that_one_reads():
     assert words("cunn_SoftMaxForward") == ["cunn", "soft", "max", "forward"]
     assert words("MIOpenBatchNormBwdSpatial") == ["mi", "open", "batch", "norm", "bwd", "spatial"]
     assert words("ncclDevKernel_AllReduce_Sum_bf16_RING_LL")[2:5] == ["kernel", "all", "reduce"]

@@ -48,7 +48,7 @@ from workflow_lib.records import Degrees, group_members
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "other_communication"),
     ],
 )  # fmt: skip
-def test_a_kernel_has_the_class_that_its_name_says(name: str, kind: str) -> None:
+def test_a_kernel_has_the_class_that_its_name_says(name, kind):
     assert class_of_kernel(name) == kind
 
 
@@ -70,7 +70,7 @@ def test_a_kernel_has_the_class_that_its_name_says(name: str, kind: str) -> None
         ("mine::attentive", "unknown"),
     ],
 )
-def test_an_operator_has_the_class_that_its_name_says(name: str, kind: str) -> None:
+def test_an_operator_has_the_class_that_its_name_says(name, kind):
     assert class_of_operator(name) == kind
 
 
@@ -87,9 +87,7 @@ def test_an_operator_has_the_class_that_its_name_says(name: str, kind: str) -> N
         (None, 2, None),
     ],
 )
-def test_long_lists_of_ranks_are_filled_in_only_where_that_is_sure(
-    text: str | None, size: int | None, ranks: tuple[int, ...] | None
-) -> None:
+def test_long_lists_of_ranks_are_filled_in_only_where_that_is_sure(text, size, ranks):
     assert listed_ranks(text, size) == ranks
 
 
@@ -110,13 +108,11 @@ LAYOUT = Degrees(tp=2, pp=2, dp=4, ep=2)
         ((0,), "all_reduce", None),
     ],
 )
-def test_ranks_name_the_axis_of_the_layout(
-    ranks: tuple[int, ...], kind: str, axis: str | None
-) -> None:
+def test_ranks_name_the_axis_of_the_layout(ranks, kind, axis):
     assert axis_of(ranks, None, kind, 0, LAYOUT) == axis
 
 
-def test_experts_over_all_replicas_are_told_by_what_they_exchange() -> None:
+def test_experts_over_all_replicas_are_told_by_what_they_exchange():
     layout = Degrees(dp=4, ep=4)
     assert axis_of(range(4), None, "all_to_all", 0, layout) == "EP"
     assert axis_of(range(4), None, "all_reduce", 0, layout) == "DP"
@@ -138,24 +134,24 @@ def test_experts_over_all_replicas_are_told_by_what_they_exchange() -> None:
         ("default_pg", None),
     ],
 )
-def test_without_a_layout_the_groups_description_says(description: str, axis: str | None) -> None:
+def test_without_a_layout_the_groups_description_says(description, axis):
     assert axis_of((0, 1), description, "all_reduce", 0, None) == axis
 
 
-def test_a_group_on_one_node_stays_inside_of_it() -> None:
+def test_a_group_on_one_node_stays_inside_of_it():
     assert fabric_of((0, 7), 8) == "intra_node"
     assert fabric_of((7, 8), 8) == "inter_node"
     assert fabric_of((0, 1), None) is None
 
 
 @pytest.mark.parametrize("axes", ["TP", "PP", "DP", "EP", "TP+PP", "TP+DP", "DP+PP", "TP+DP+PP"])
-def test_every_rank_knows_the_groups_that_training_makes(axes: str) -> None:
+def test_every_rank_knows_the_groups_that_training_makes(axes):
     for members in group_members(LAYOUT, *axes.lower().split("+")):
         for rank in members:
             assert axis_of(members, None, "all_reduce", rank, LAYOUT) == axes
 
 
-def test_ranks_that_the_layout_does_not_have_are_told_by_the_groups_description() -> None:
+def test_ranks_that_the_layout_does_not_have_are_told_by_the_groups_description():
     assert axis_of((0, 16), "mesh_pp", "send_receive", 0, LAYOUT) == "PP"
     assert axis_of((0, 16), None, "send_receive", 0, LAYOUT) is None
 

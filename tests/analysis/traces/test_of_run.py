@@ -35,7 +35,7 @@ def profiled(directory: Path) -> RunPaths:
     return paths
 
 
-def test_a_profiled_run_gets_its_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profiled_run_gets_its_tables(tmp_path, capsys):
     paths = profiled(tmp_path / "run2")
     assert main(["traces", str(paths.directory), "--intra-node-gb-per-s", "100"]) == 0
     kernels = read_table(paths.kernels, KERNELS)
@@ -49,7 +49,7 @@ def test_a_profiled_run_gets_its_tables(tmp_path: Path, capsys: pytest.CaptureFi
     assert "all_reduce" in capsys.readouterr().out
 
 
-def test_the_same_traces_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_traces_give_the_same_bytes(tmp_path):
     paths = profiled(tmp_path / "run1")
     tables = (paths.kernels, paths.trace_times)
     made = [
@@ -58,7 +58,7 @@ def test_the_same_traces_give_the_same_bytes(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
-def test_peaks_of_links_are_the_cells_unless_they_are_given(tmp_path: Path) -> None:
+def test_peaks_of_links_are_the_cells_unless_they_are_given(tmp_path):
     paths = profiled(tmp_path / "run0")
     one = cell()
     hardware = replace(one.hardware, intra_node_bytes_per_s=200e9)
@@ -71,9 +71,7 @@ def test_peaks_of_links_are_the_cells_unless_they_are_given(tmp_path: Path) -> N
         )
 
 
-def test_a_profiled_run_that_ran_out_of_memory_has_tables_without_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_profiled_run_that_ran_out_of_memory_has_tables_without_rows(tmp_path, capsys):
     paths = RunPaths(tmp_path / "run0")
     write_json(paths.cell, cell())
     ended = OutcomeRecord(
@@ -86,16 +84,14 @@ def test_a_profiled_run_that_ran_out_of_memory_has_tables_without_rows(
     assert "out_of_memory, and left no traces: rank 3 needs more" in capsys.readouterr().out
 
 
-def test_a_run_that_was_not_profiled_is_told_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_not_profiled_is_told_so(tmp_path, capsys):
     paths = RunPaths(tmp_path / "run1")
     write_json(paths.cell, cell())
     assert main(["traces", str(paths.directory)]) == 1
     assert "only a profiled run leaves them" in capsys.readouterr().err
 
 
-def test_traces_are_found_by_the_names_that_torch_gives(tmp_path: Path) -> None:
+def test_traces_are_found_by_the_names_that_torch_gives(tmp_path):
     def analysed(ranks: int, **files: dict[str, Any]) -> tuple[list[int], tuple[str, ...]]:
         paths = RunPaths(Path(tempfile.mkdtemp(dir=tmp_path)) / "run0")
         one = cell()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def starts(trace: Trace) -> list[int]:
     return trace.kernels["start_ns"].to_list()
 
 
-def test_a_whole_trace_is_read_without_a_note(tmp_path: Path) -> None:
+def test_a_whole_trace_is_read_without_a_note(tmp_path):
     trace = read_trace(write(tmp_path / "t.json.gz", EVENTS, baseTimeNanoseconds=7))
     assert starts(trace) == [2_507, 13_007, 16_007]
     assert trace.kernels["end_ns"].to_list() == [3_132, 15_007, 17_007]
@@ -42,9 +41,7 @@ def test_a_whole_trace_is_read_without_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 500, 4096])
-def test_it_does_not_matter_where_a_file_is_cut_into_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
-) -> None:
+def test_it_does_not_matter_where_a_file_is_cut_into_chunks(tmp_path, monkeypatch, chunk_bytes):
     whole = read_trace(write(tmp_path / "t.json", EVENTS))
     monkeypatch.setattr(decoding, "CHUNK_BYTES", chunk_bytes)
     cut = read_trace(write(tmp_path / "t.json", EVENTS))
@@ -53,7 +50,7 @@ def test_it_does_not_matter_where_a_file_is_cut_into_chunks(
     assert cut.notes == ()
 
 
-def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
+def test_a_bare_list_of_events_is_a_trace_too(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(EVENTS), encoding="utf-8")
     trace = read_trace(path)
@@ -62,7 +59,7 @@ def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path: Path) -> None:
+def test_a_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path):
     data = text(EVENTS).encode()
     path = tmp_path / "t.json"
     found = 0
@@ -76,7 +73,7 @@ def test_a_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path: Path)
     assert found == 3
 
 
-def test_a_compressed_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path: Path) -> None:
+def test_a_compressed_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path):
     many = [kernel(GEMM, 10 * i, 10 * i + 5, noise=random.Random(i).random()) for i in range(300)]
     data = gzip.compress(text(many).encode())
     path = tmp_path / "t.json.gz"
@@ -90,7 +87,7 @@ def test_a_compressed_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_
     assert counts[-1] > 200
 
 
-def test_a_compressed_file_with_a_damaged_middle_gives_what_came_before(tmp_path: Path) -> None:
+def test_a_compressed_file_with_a_damaged_middle_gives_what_came_before(tmp_path):
     many = [kernel(GEMM, 10 * i, 10 * i + 5, noise=random.Random(i).random()) for i in range(3000)]
     data = bytearray(gzip.compress(text(many).encode()))
     data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
@@ -128,9 +125,7 @@ DAMAGE: list[tuple[bytes, bytes, int, str]] = [
 
 
 @pytest.mark.parametrize(("found", "damage", "kernels", "note"), DAMAGE)
-def test_damage_costs_the_event_that_has_it_and_no_other(
-    tmp_path: Path, found: bytes, damage: bytes, kernels: int, note: str
-) -> None:
+def test_damage_costs_the_event_that_has_it_and_no_other(tmp_path, found, damage, kernels, note):
     data = text(EVENTS).encode()
     assert found in data
     path = tmp_path / "t.json"
@@ -142,7 +137,7 @@ def test_damage_costs_the_event_that_has_it_and_no_other(
     assert len(said) == len(trace.notes) == bool(note), trace.notes
 
 
-def test_a_number_that_no_column_holds_is_left_out(tmp_path: Path) -> None:
+def test_a_number_that_no_column_holds_is_left_out(tmp_path):
     events = [step(1, 0, 500), launch(1, 2**63), kernel(GEMM, 10, 60, correlation=5)]
     for several in (events, [*events, launch(3, 12), collective(60, 90, [0, 1])]):
         trace = read_trace(write(tmp_path / "t.json", several))
@@ -150,7 +145,7 @@ def test_a_number_that_no_column_holds_is_left_out(tmp_path: Path) -> None:
         assert starts(trace)[0] == 10_000
 
 
-def test_what_is_said_of_a_collective_may_be_ill_encoded_among_good_events(tmp_path: Path) -> None:
+def test_what_is_said_of_a_collective_may_be_ill_encoded_among_good_events(tmp_path):
     events = [collective(0, 1, [0, 1]), kernel(GEMM, 1, 2), kernel(GEMM, 2, 3)]
     path = tmp_path / "t.json"
     path.write_bytes(text(events).encode().replace(b"BFloat16", b"\xff"))
@@ -159,7 +154,7 @@ def test_what_is_said_of_a_collective_may_be_ill_encoded_among_good_events(tmp_p
     assert trace.notes == ("the args field of a collective is not readable, and was left out",)
 
 
-def test_a_quote_that_never_closes_does_not_cost_the_rest(tmp_path: Path) -> None:
+def test_a_quote_that_never_closes_does_not_cost_the_rest(tmp_path):
     data = text(EVENTS).replace('"name": "sm90', '"name": "sm90"" ', 1).encode()
     path = tmp_path / "t.json"
     path.write_bytes(data)
@@ -171,7 +166,7 @@ def test_a_quote_that_never_closes_does_not_cost_the_rest(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"[]", b"null", b"\x00" * 100, b"\x1f\x8bnot gzip"]
 )
-def test_a_file_that_is_no_trace_is_empty_and_says_so(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_trace_is_empty_and_says_so(tmp_path, content):
     path = tmp_path / "t.json"
     path.write_bytes(content)
     trace = read_trace(path)
@@ -179,7 +174,7 @@ def test_a_file_that_is_no_trace_is_empty_and_says_so(tmp_path: Path, content: b
     assert "the trace holds no kernels and no operators" in trace.notes
 
 
-def test_random_damage_is_never_an_error(tmp_path: Path) -> None:
+def test_random_damage_is_never_an_error(tmp_path):
     chance = random.Random(4)
     data = text(EVENTS * 3).encode()
     path = tmp_path / "t.json"
@@ -192,7 +187,7 @@ def test_random_damage_is_never_an_error(tmp_path: Path) -> None:
         assert read_trace(path).kernels.height <= 3 * 7
 
 
-def test_times_since_1970_keep_their_microseconds(tmp_path: Path) -> None:
+def test_times_since_1970_keep_their_microseconds(tmp_path):
     # A float holds 1712195495505582 exactly, but not that times 1000.
     trace = read_trace(
         write(tmp_path / "t.json", [kernel(GEMM, 1712195495505582, 1712195495505585)])
@@ -201,7 +196,7 @@ def test_times_since_1970_keep_their_microseconds(tmp_path: Path) -> None:
     assert trace.notes == ()
 
 
-def test_operators_stand_for_kernels_where_there_are_none(tmp_path: Path) -> None:
+def test_operators_stand_for_kernels_where_there_are_none(tmp_path):
     def operator(name: str, start: float, end: float, tid: int = 1, cat: str = "cpu_op") -> Any:
         return {**kernel(name, start, end, cat=cat), "tid": tid}
 
@@ -233,7 +228,7 @@ def test_operators_stand_for_kernels_where_there_are_none(tmp_path: Path) -> Non
     assert trace.groups == {"0": (0, 1)}
 
 
-def test_the_operator_decides_where_a_kernels_name_does_not(tmp_path: Path) -> None:
+def test_the_operator_decides_where_a_kernels_name_does_not(tmp_path):
     def operator(name: str, external: int) -> Any:
         return kernel(name, external, external + 1, cat="cpu_op", **{"External id": external})
 
