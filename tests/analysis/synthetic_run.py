@@ -13,11 +13,14 @@ Timeline, in seconds after ``START``::
 from __future__ import annotations
 
 import csv
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -47,25 +50,15 @@ from workflow_lib.records import (
 START = 1_700_000_000.0
 
 #: what no run of three steps, and without a cool-down, has
-TOO_SHORT = (
-    "the measured steps make 2 blocks of a second or more; 10 are needed to tell a drift from noise"
-)
 LACKING = {
-    "steady": TOO_SHORT,
-    "step_time_drift": TOO_SHORT,
-    "step_time_drift_margin": TOO_SHORT,
-    "power_drift": TOO_SHORT,
-    "power_drift_margin": TOO_SHORT,
-    "temperature_drift_c": TOO_SHORT,
-    "temperature_drift_margin_c": TOO_SHORT,
-    "cool_down_s": "the cell has no cool-down",
-    "clock_skew_s": "one node has one clock",
-    "clock_error_s": "one node has one clock",
-    "dropped_choices_share": "a dense model has no router",
-    **dict.fromkeys(
-        ("at_power_limit_share", "at_power_limit_burst_s"),
-        "node1 GPU 0: power readings are means over too long to show bursts",
-    ),
+    **dict.fromkeys(("steady", "step_time_drift", "step_time_drift_margin"), "too_few_blocks"),
+    **dict.fromkeys(("power_drift", "power_drift_margin"), "too_few_blocks"),
+    **dict.fromkeys(("temperature_drift_c", "temperature_drift_margin_c"), "too_few_blocks"),
+    "cool_down_s": "no_cool_down",
+    **dict.fromkeys(("clock_skew_s", "clock_error_s"), "one_clock"),
+    "dropped_choices_share": "no_router",
+    "at_power_limit_share": "readings_too_long_for_bursts",
+    "at_power_limit_burst_s": "readings_too_long_for_bursts",
 }
 
 #: 2 layers of hidden size 4: parameters by hand in test_reduce.py
@@ -235,6 +228,10 @@ class Run:
             self._write_rank(paths, rank)
         return paths
 
+    def reduced(self, directory: Path) -> dict[str, Any]:
+        """Write the run's files as its first run in a directory; returns the summary of it."""
+        return summary(self.write(directory / "run1"))
+
     def write_telemetry(self, paths: RunPaths, node: str) -> None:
         """Write a node's telemetry alone."""
         gpus = tuple(
@@ -318,3 +315,29 @@ def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str,
         )
         writer.writeheader()
         writer.writerows(rows)
+
+
+def summary(paths: RunPaths) -> dict[str, Any]:
+    """Reduce a run; returns its summary."""
+    reduce_run(paths.directory)
+    read: dict[str, Any] = json.loads(paths.summary.read_text(encoding="utf-8"))
+    return read
+
+
+def codes(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row's null columns, each with its code."""
+    read: dict[str, str] = json.loads(row["missing_codes"])
+    return read
+
+
+def assert_null(row: Mapping[str, Any], column: str, code: str, *values: str) -> None:
+    """Assert that a column is null by a code, and that its sentence holds the values."""
+    found = row[column], codes(row).get(column)
+    assert found == (None, code), (column, found)
+    assert_holds(json.loads(row["missing_reasons"])[column], *values)
+
+
+def assert_holds(sentence: str, *values: str) -> None:
+    """Assert that a sentence holds each of some values as a whole."""
+    for value in values:
+        assert re.search(rf"(?<![\w.]){re.escape(value)}(?!\w)", sentence), (value, sentence)
