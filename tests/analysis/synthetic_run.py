@@ -26,6 +26,7 @@ from workflow_lib.records import (
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
+    POWER_SAMPLES,
     STEPS,
     Cell,
     Column,
@@ -304,6 +305,26 @@ class Run:
             for step in range(3)
         ]
         write_csv(paths.rank_steps(rank), STEPS, rows)
+
+
+def write_driver_samples(
+    paths: RunPaths,
+    power_w: Callable[[float], float],
+    from_s: float = -10.0,
+    to_s: float = 50.02,
+    gpus: Sequence[int] = (0, 1),
+) -> None:
+    """Write the driver's own samples, 20 ms apart, of such power at a time in s after START."""
+    rows = [
+        {
+            "driver_time_us": round((START + tick / 50) * 1e6),
+            "gpu": gpu,
+            "power_mw": round(1000 * power_w(tick / 50)),
+        }
+        for tick in range(round(from_s * 50), round(to_s * 50))
+        for gpu in gpus
+    ]
+    write_csv(paths.power_samples("node1"), POWER_SAMPLES, rows)
 
 
 def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
