@@ -308,10 +308,10 @@ def _sampler_cpu_share(
     """The sampler's share of one CPU over the measured steps. Its start-up, which takes a second,
     lies before training."""
     if look is None:
-        return None, f"{recording.node}: {recording.why_absent(_OWN_CPU_TIME)}"
+        return None, recording.why_absent(_OWN_CPU_TIME).of(recording.node)
     reading = Reading("host", _OWN_CPU_TIME, "increase")
     if problem := _host_problem(recording, reading, look, window):
-        return None, f"{recording.node}: {problem}"
+        return None, problem.of(recording.node)
     return look["increase"] / window.duration_s, ""
 
 
