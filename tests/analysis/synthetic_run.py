@@ -47,8 +47,11 @@ from workflow_lib.records import (
     Training,
     write_json,
 )
+from workflow_lib.records.cell_axes import IDENTITY
 
 START = 1_700_000_000.0
+#: columns that say which cell it is: a null there is a value, as the routing of a dense model
+_NAMES = {column.name for column in IDENTITY}
 
 #: what no run of three steps, and without a cool-down, has
 LACKING = {
@@ -339,9 +342,14 @@ def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str,
 
 
 def summary(paths: RunPaths) -> dict[str, Any]:
-    """Reduce a run; returns its summary."""
+    """Reduce a run; returns its summary, in whose row each null has a reason, and nothing else."""
     reduce_run(paths.directory)
     read: dict[str, Any] = json.loads(paths.summary.read_text(encoding="utf-8"))
+    row = read["run"]
+    lacking = {name for name, value in row.items() if value is None and name not in _NAMES}
+    reasons = json.loads(row["missing_reasons"])
+    assert lacking == reasons.keys() == codes(row).keys()
+    assert all(reasons.values())
     return read
 
 
