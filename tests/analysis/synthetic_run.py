@@ -341,6 +341,16 @@ def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str,
         writer.writerows(rows)
 
 
+def edit_csv(path: Path, edit: Callable[[dict[str, str]], Mapping[str, Any]]) -> None:
+    """Write each row of a file as edited, under the same header."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = [{**row, **edit(row)} for row in csv.DictReader(stream)]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def summary(paths: RunPaths) -> dict[str, Any]:
     """Reduce a run; returns its summary, in whose row each null has a reason, and nothing else."""
     reduce_run(paths.directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable
@@ -13,21 +12,18 @@ from typing import Any
 import pytest
 
 from workflow_lib.analysis.overhead import Pair, _Block, _pair, slowdown_interval
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import (
     OVERHEAD,
     SAMPLER_BLOCKS,
     STEPS,
     Degrees,
-    RankRecord,
     RecordError,
     RunPaths,
     Telemetry,
-    write_json,
 )
 from workflow_lib.telemetry.schedule import rate_of_block
 
-from .synthetic_run import START, Run, cell, write_csv
+from .synthetic_run import START, Run, assert_null, cell, codes, summary, write_csv
 
 BLOCK_S = 10.0
 #: START is a multiple of it
@@ -68,12 +64,8 @@ def write_run(
         nodes=nodes,
         gpus_per_node=1,
     )
-    paths = run.write(directory)
+    paths = run.write(directory / "run1")
     for rank, node in enumerate(nodes):
-        place = RankRecord(
-            rank, node, 0, "NVIDIA H200", 0, 0, rank, 0, 100, pid=1, started_unix_s=START
-        )
-        write_json(paths.rank(rank), place)
         rows = [
             {
                 "step": number,
@@ -107,44 +99,36 @@ def write_run(
     return paths
 
 
-def reduced(paths: RunPaths) -> tuple[dict[float, dict[str, Any]], dict[str, Any]]:
-    """The rows of OVERHEAD by their rate, and the run's row."""
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    for row in summary["overhead"]:
+def rows_of(paths: RunPaths) -> dict[float, dict[str, Any]]:
+    """The rows of OVERHEAD of a run, by their rate."""
+    rows = summary(paths)["overhead"]
+    for row in rows:
         assert row.keys() == {column.name for column in OVERHEAD}
-        lacking = {c.name for c in OVERHEAD if row[c.name] is None}
-        assert lacking == set(json.loads(row["missing_reasons"])), "each null has a reason"
-    return {row["sample_rate_hz"]: row for row in summary["overhead"]}, summary["run"]
+        assert {name for name in row if row[name] is None} == codes(row).keys()
+    return {row["sample_rate_hz"]: row for row in rows}
 
 
 def one_percent_at_50_hz(rate: float, block: int) -> float:
     return 1.01 if rate == 50 else 1.0
 
 
-def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path):
-    rows, run = reduced(write_run(tmp_path / "run1", alternating(5), one_percent_at_50_hz))
-    assert rows[50]["slowdown"] == pytest.approx(0.01)
-    assert rows[50]["slowdown_low"] == pytest.approx(0.01)
-    assert rows[50]["slowdown_high"] == pytest.approx(0.01)
+def test_a_slowdown_of_exactly_one_percent_is_found_and_such_a_run_has_no_energy(tmp_path):
+    paths = write_run(tmp_path, alternating(5), one_percent_at_50_hz)
+    rows, run = rows_of(paths), summary(paths)["run"]
+    for name in ("slowdown", "slowdown_low", "slowdown_high"):
+        assert rows[50][name] == pytest.approx(0.01)
     assert rows[50]["step_time_s"] == pytest.approx(1.01)
     assert rows[50]["pairs"] == rows[50]["blocks"] == 10
     assert rows[10]["slowdown"] == pytest.approx(0, abs=1e-9)
-    assert rows[0]["slowdown"] is None
+    assert_null(rows[0], "slowdown", "compared_rate")
     assert rows[0]["blocks"] == 11
     # The first 50 Hz block begins with a step at 10 s, and its ninth ends at 19.09 s; the tenth
     # ends at 20.1 s, in the next block, and is left out.
     assert 80 <= rows[50]["steps"] <= 90
     assert run["tokens_per_s"] > 0
-
-
-def test_such_a_run_has_no_energy_and_says_why(tmp_path):
-    _, run = reduced(write_run(tmp_path / "run1", alternating(1), one_percent_at_50_hz))
-    reasons = json.loads(run["missing_codes"])
-    for name in ("energy_j", "power_mean_w", "temperature_mean_c", "steady", "sampler_cpu_share"):
-        assert run[name] is None
-        assert reasons[name] == "rates_alternate"
     assert run["step_time_drift"] is not None
+    for name in ("energy_j", "power_mean_w", "temperature_mean_c", "steady", "sampler_cpu_share"):
+        assert_null(run, name, "rates_alternate")
 
 
 def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path):
@@ -153,7 +137,7 @@ def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path):
     def drifting(rate: float, block: int) -> float:
         return (1.01 if rate == 50 else 1.0) * 1.002**block
 
-    rows, _ = reduced(write_run(tmp_path / "run1", alternating(5), drifting))
+    rows = rows_of(write_run(tmp_path, alternating(5), drifting))
     assert rows[50]["slowdown"] == pytest.approx(0.01, abs=3e-4)
     assert rows[10]["slowdown"] == pytest.approx(0, abs=3e-4)
     assert rows[50]["slowdown_low"] < 0.01 < rows[50]["slowdown_high"]
@@ -164,16 +148,15 @@ def test_two_blocks_that_are_equally_near_are_averaged(tmp_path):
     def step_s(rate: float, block: int) -> float:
         return 1.0 + 0.02 * block
 
-    rows, _ = reduced(write_run(tmp_path / "run1", [0.0, 10.0, 0.0], step_s))
+    rows = rows_of(write_run(tmp_path, [0.0, 10.0, 0.0], step_s))
     assert rows[10]["slowdown"] == pytest.approx(0, abs=1e-9)
     assert rows[10]["pairs"] == 1
-    reasons = json.loads(rows[10]["missing_codes"])
-    assert reasons["slowdown_low"] == "too_few_pairs"
-    assert "no measured step lies wholly" in json.loads(rows[50]["missing_reasons"])["slowdown"]
+    assert_null(rows[10], "slowdown_low", "too_few_pairs", "1")
+    assert_null(rows[50], "slowdown", "no_step_in_block", "50 Hz")
 
 
 def test_what_the_sampler_did_and_took(tmp_path):
-    rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), one_percent_at_50_hz))
+    rows = rows_of(write_run(tmp_path, alternating(2), one_percent_at_50_hz))
     row = rows[50]
     assert row["achieved_rate_hz"] == pytest.approx(45)
     # Of 500 ticks that were due in a block 50 were missed and 3 late.
@@ -183,14 +166,14 @@ def test_what_the_sampler_did_and_took(tmp_path):
     assert row["sampler_memory_bytes"] == 1011
     assert row["simulated"] is False
     assert rows[0]["achieved_rate_hz"] == 0
-    assert json.loads(rows[0]["missing_codes"])["late_share"] == "no_tick_due"
+    assert_null(rows[0], "late_share", "no_tick_due")
 
 
 def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path):
     rates = alternating(2)
-    one, _ = reduced(write_run(tmp_path / "run1", rates, lambda rate, block: 1.0))
+    one = rows_of(write_run(tmp_path, rates, lambda rate, block: 1.0))
     paths = write_run(tmp_path / "run2", rates, lambda rate, block: 1.0, ("a", "b"), late_s=0.5)
-    two, _ = reduced(paths)
+    two = rows_of(paths)
     # Each block's first step begins before node b has the rate; but in the last second of the run
     # there is no step.
     assert (one[50]["blocks"], one[50]["steps"]) == (4, 40)
@@ -200,18 +183,17 @@ def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path):
 
 
 def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path):
-    paths = write_run(tmp_path / "run1", alternating(1), lambda rate, block: 1.0, ("a", "b"))
+    paths = write_run(tmp_path, alternating(1), lambda rate, block: 1.0, ("a", "b"))
     text = paths.sampler_blocks("b").read_text(encoding="utf-8")
     paths.sampler_blocks("b").write_text(text.replace(",50.0,", ",10.0,"), encoding="utf-8")
-    with pytest.raises(RecordError, match="nodes sampled at 10 Hz, 50 Hz; expected one"):
-        reduce_run(paths.directory)
+    with pytest.raises(RecordError, match="10 Hz, 50 Hz"):
+        rows_of(paths)
 
 
 def test_steps_longer_than_a_block_compare_nothing(tmp_path):
-    rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), lambda rate, block: 15.0))
+    rows = rows_of(write_run(tmp_path, alternating(2), lambda rate, block: 15.0))
     assert rows[50]["blocks"] == 0
-    reasons = json.loads(rows[50]["missing_codes"])
-    assert reasons["slowdown"] == "no_step_in_block"
+    assert_null(rows[50], "slowdown", "no_step_in_block")
 
 
 def test_the_interval_is_that_of_the_mean():

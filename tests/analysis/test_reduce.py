@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +16,11 @@ from workflow_lib.records import (
     GPUS,
     MEASURES,
     RUNS,
-    STEPS,
     UNUSED_GPUS,
     Cell,
     Degrees,
     Outcome,
     RecordError,
-    RunPaths,
     inapplicable,
 )
 
@@ -36,8 +33,8 @@ from .synthetic_run import (
     assert_null,
     cell,
     codes,
+    edit_csv,
     summary,
-    write_csv,
 )
 
 OF_INFERENCE = inapplicable("pretrain")
@@ -486,14 +483,6 @@ def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path):
     assert_null(unknown, "gpu_utilisation_share", "not_of_the_job")
 
 
-def steps_edited(paths: RunPaths, rank: int, **fields: object) -> None:
-    """Set fields of all steps of a rank."""
-    path = paths.rank_steps(rank)
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = [row | fields for row in csv.DictReader(lines)]
-    write_csv(path, STEPS, rows)
-
-
 @pytest.mark.parametrize(
     ("column", "measure"),
     [
@@ -504,27 +493,27 @@ def steps_edited(paths: RunPaths, rank: int, **fields: object) -> None:
 )
 def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(tmp_path, column, measure):
     paths = Run().write(tmp_path / "run1")
-    steps_edited(paths, 1, **{column: ""})
+    edit_csv(paths.rank_steps(1), lambda row: {column: ""})
     assert_null(reduced_run(paths, 1).summary["run"], measure, "rank_recorded_none")
 
 
 def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path):
     # Rank 0 has 3, 2 and 1. Replicas that went apart train two models.
     paths = Run().write(tmp_path / "run1")
-    steps_edited(paths, 1, loss=1.5)
+    edit_csv(paths.rank_steps(1), lambda row: {"loss": 1.5})
     reduced = reduced_run(paths, 1)
     row = reduced.summary["run"]
     assert_null(row, "loss_first", "losses_differ", "step 0", "1.5", "3")
     assert_null(row, "loss_last", "losses_differ", "step 2", "1", "1.5")
     assert_null(reduced.steps.row(-1, named=True), "loss", "losses_differ", "1", "1.5")
-    steps_edited(paths, 1, loss="")
+    edit_csv(paths.rank_steps(1), lambda row: {"loss": ""})
     assert reduced_run(paths, 1).summary["run"]["loss_last"] == 1.0
 
 
 def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path):
     # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB.
     paths = Run().write(tmp_path / "run1")
-    steps_edited(paths, 0, memory_reserved_bytes=7 * 10**8)
+    edit_csv(paths.rank_steps(0), lambda row: {"memory_reserved_bytes": 7 * 10**8})
     row = reduced_run(paths, 1).summary["run"]
     assert row["memory_used_peak_bytes"] == 7e8
     assert_null(row, "memory_estimate_error", "memory_lower_bound")

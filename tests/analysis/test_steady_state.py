@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.steady_state import (
     STEP_TIME_TOLERANCE,
     TEMPERATURE_TOLERANCE_C,
@@ -26,7 +25,7 @@ from workflow_lib.analysis.steady_state import (
 from workflow_lib.intervals.change import Estimate
 from workflow_lib.records import STEPS
 
-from .synthetic_run import START, Run, cell, write_csv
+from .synthetic_run import START, Run, assert_null, cell, summary, write_csv
 
 
 def step_time(values: list[float]) -> Series:
@@ -139,34 +138,29 @@ def test_no_steps_are_no_blocks():
 
 
 def reduced(
-    tmp_path: Path,
+    directory: Path,
     durations_s: Sequence[float],
     edit: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> dict[str, Any]:
     """The row of a run with a step of warm-up and then such steps, from 10 to 40 s, whose GPUs draw
-    400 and 600 W throughout; and its missing reasons."""
-    run = Run(
-        cell=cell(training=replace(cell().training, measured_steps=len(durations_s) - 1)),
-        edit=edit,
-    )
-    paths = run.write(tmp_path / "run1")
-    rows, at = [], START + 10
-    for step, duration_s in enumerate(durations_s):
-        rows.append(
-            {
-                "step": step,
-                "phase": "measured" if step else "warmup",
-                "started_unix_s": at,
-                "ended_unix_s": at + duration_s,
-                "tokens": 32,
-            }
-        )
-        at += duration_s
+    400 and 600 W throughout."""
+    training = replace(cell().training, measured_steps=len(durations_s) - 1)
+    paths = Run(cell=cell(training=training), edit=edit).write(directory / "run1")
+    ends = [START + 10 + at for at in itertools.accumulate(durations_s)]
+    rows = [
+        {
+            "step": step,
+            "phase": "measured" if step else "warmup",
+            "started_unix_s": end - durations_s[step],
+            "ended_unix_s": end,
+            "tokens": 32,
+        }
+        for step, end in enumerate(ends)
+    ]
     for rank in range(2):
         write_csv(paths.rank_steps(rank), STEPS, rows)
-    reduce_run(paths.directory)
-    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    return row, json.loads(row["missing_reasons"])
+    row: dict[str, Any] = summary(paths)["run"]
+    return row
 
 
 #: a step of warm-up, and thirteen of 2 s
@@ -174,11 +168,10 @@ EVEN = (4.0, *(2.0,) * 13)
 
 
 def test_all_measured_steps_count_and_are_steady(tmp_path):
-    row, reasons = reduced(tmp_path / "warm", EVEN)
     # The temperatures of the synthetic run go up and down by degrees.
-    assert row["steady"] is None
-    assert "whether temperature drifted" in reasons["steady"]
-    row, _ = reduced(tmp_path / "even", EVEN, lambda row: {**row, "temperature_c": 60.0})
+    row = reduced(tmp_path / "warm", EVEN)
+    assert_null(row, "steady", "drift_within_noise", "temperature")
+    row = reduced(tmp_path / "even", EVEN, lambda row: {**row, "temperature_c": 60.0})
     assert row["steady"] is True
     assert row["counted_steps"] == 13
     assert row["measured_duration_s"] == pytest.approx(26)
@@ -188,7 +181,7 @@ def test_all_measured_steps_count_and_are_steady(tmp_path):
 
 def test_slow_first_steps_make_a_run_not_steady_and_count_all_the_same(tmp_path):
     # Two warm-up steps too few: from 3 s to 2 s.
-    row, _ = reduced(tmp_path, (4.0, 3.0, 3.0, *(2.0,) * 10))
+    row = reduced(tmp_path, (4.0, 3.0, 3.0, *(2.0,) * 10))
     assert row["steady"] is False
     assert row["counted_steps"] == 12
     assert row["step_time_drift"] < 0
@@ -198,14 +191,14 @@ def test_gpus_that_go_on_warming_are_not_steady(tmp_path):
     def warming(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "temperature_c": 30 + row["unix_time_s"] - START}
 
-    row, _ = reduced(tmp_path, EVEN, warming)
+    row = reduced(tmp_path, EVEN, warming)
     assert row["steady"] is False
     # From the middle of the first step to that of the last, 24 s at 1 °C/s.
     assert row["temperature_drift_c"] == pytest.approx(24, abs=0.1)
 
 
 def test_drifts_are_rounded_to_what_they_mean(tmp_path):
-    row, _ = reduced(tmp_path, [4.0, *(2 + 0.013 * math.sin(step) for step in range(13))])
+    row = reduced(tmp_path, [4.0, *(2 + 0.013 * math.sin(step) for step in range(13))])
     drifts = {name: value for name, value in row.items() if "_drift" in name}
     assert len(drifts) == 6
     assert drifts == {name: round(value, 6) for name, value in drifts.items()}
@@ -215,9 +208,8 @@ def test_drifts_are_rounded_to_what_they_mean(tmp_path):
 
 
 def test_without_temperatures_nothing_is_called_steady(tmp_path):
-    row, reasons = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": None})
-    assert row["steady"] is None
-    assert reasons["steady"] == "node1: temperature_c was not read throughout all steps"
+    row = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": None})
+    assert_null(row, "steady", "not_read_in_steps", "node1", "temperature_c")
     assert row["power_drift"] == pytest.approx(0, abs=1e-9)
 
 
