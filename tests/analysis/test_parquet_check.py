@@ -29,7 +29,7 @@ def test_what_can_be_read_passes_wherever_one_is(table, tmp_path, monkeypatch):
 def test_what_is_no_parquet_is_named_with_why(table, tmp_path):
     other = tmp_path / "other.parquet"
     other.write_bytes(table.read_bytes()[:-20])
-    with pytest.raises(RecordError, match=rf"^{other}: not readable as parquet: ."):
+    with pytest.raises(RecordError, match=rf"^{other}: .*parquet"):
         check_readable([table, other])
 
 
@@ -41,14 +41,14 @@ def test_a_file_that_ends_who_reads_it_is_refused_in_a_sentence(table, tmp_path,
     monkeypatch.setattr(parquet_check.sys, "executable", str(child))
     other = tmp_path / "other.parquet"
     other.write_bytes(table.read_bytes())
-    with pytest.raises(RecordError, match=rf"^{other}: .* takes more memory than is allowed"):
+    with pytest.raises(RecordError, match=rf"^{other}: .*memory"):
         check_readable([table, other])
 
 
 def test_memory_is_bounded(table, monkeypatch):
     # Not even polars itself fits.
     monkeypatch.setattr(bounds, "PARQUET_CHECK_BYTES", bounds.Bound(1 << 26, "B", ""))
-    with pytest.raises(RecordError, match="takes more memory than is allowed"):
+    with pytest.raises(RecordError, match=rf"^{table}: .*memory"):
         check_readable([table])
 
 
@@ -60,6 +60,5 @@ def test_a_comparison_reads_nothing_before_it_was_tried(tmp_path, monkeypatch, c
     monkeypatch.setattr("workflow_lib.comparison.sides.read_table", None)
     sides = [str(tmp_path / side) for side in "ab"]
     assert main([*sides, "--output", str(tmp_path / "c")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"comparison: {tmp_path}/a/cells.parquet: not readable as parquet")
-    assert error.count("\n") == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"comparison: {tmp_path}/a/cells.parquet: ")

@@ -36,36 +36,24 @@ def temperature(values: list[float]) -> Series:
     return Series(values, tolerance=TEMPERATURE_TOLERANCE_C, relative=False)
 
 
-def test_a_constant_series_does_not_change():
-    found = drift(step_time([2.0] * 20))
+@pytest.mark.parametrize(
+    ("series", "change", "steady"),
+    [
+        (step_time([2.0] * 20), 0, True),
+        # Over the whole length, and a share of the mean: from 1.00 to 1.10, of a mean of 1.05.
+        (step_time([1 + 0.01 * i for i in range(11)]), 0.10 / 1.05, False),
+        (temperature([60.0 - i for i in range(11)]), -10, False),
+        # Certain, but so small that it does not matter.
+        (step_time([1 + 0.0002 * i for i in range(20)]), 0.0038 / 1.0019, True),
+        # An arch, whose ends are alike.
+        (step_time([1 + 0.1 * math.sin(math.pi * i / 19) for i in range(20)]), 0, False),
+    ],
+)
+def test_a_drift_is_of_the_whole_length(series, change, steady):
+    found = drift(series)
     assert found is not None
-    assert (found.trend.change, found.trend.margin) == pytest.approx((0, 0), abs=1e-12)
-    assert found.steady is True
-
-
-def test_a_drift_is_of_the_whole_length_and_a_share_of_the_mean():
-    # From 1.00 to 1.10, of a mean of 1.05; from 60 to 50 °C.
-    found = drift(step_time([1 + 0.01 * i for i in range(11)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(0.10 / 1.05)
-    assert found.steady is False
-    found = drift(temperature([60.0 - i for i in range(11)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(-10)
-
-
-def test_a_drift_that_is_certain_but_small_does_not_matter():
-    found = drift(step_time([1 + 0.0002 * i for i in range(20)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(0.0038, rel=0.01)
-    assert found.steady is True
-
-
-def test_an_arch_is_told_though_its_ends_are_alike():
-    found = drift(step_time([1 + 0.1 * math.sin(math.pi * i / 19) for i in range(20)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(0, abs=1e-9)
-    assert found.steady is False
+    assert found.trend.change == pytest.approx(change, abs=1e-9)
+    assert found.steady is steady
 
 
 @pytest.mark.parametrize(
@@ -106,35 +94,27 @@ def steps(count: int, duration_s: float) -> pl.DataFrame:
     )
 
 
-def test_a_block_is_one_step_where_steps_are_long():
-    blocks = blocks_of(steps(4, 2.0), 10.0)
-    assert [block.first_step for block in blocks] == [0, 1, 2, 3]
-    assert blocks[1].window.start_unix_s == pytest.approx(102)
-    assert blocks[1].window.end_unix_s == pytest.approx(104)
-    assert blocks[1].step_time_s == pytest.approx(2)
-
-
-def test_blocks_last_a_second_and_the_first_steps_are_left_over():
-    # 0.3 s a step: four of them; 22 = 2 + 5·4.
-    blocks = blocks_of(steps(22, 0.3), 10.0)
-    assert [block.first_step for block in blocks] == [2, 6, 10, 14, 18]
-    assert blocks[-1].window.end_unix_s == pytest.approx(100 + 22 * 0.3)
-    assert blocks[0].step_time_s == pytest.approx(0.3)
-
-
-def test_blocks_last_two_sample_periods():
-    assert len(blocks_of(steps(12, 1.01), 0.5)) == 3
-
-
-def test_ten_thousand_steps_are_two_hundred_blocks():
-    blocks = blocks_of(steps(10_000, 1.5), 10.0)
-    assert len(blocks) == 200
-    assert blocks[0].first_step == 0
-    assert blocks[1].first_step == 50
-
-
-def test_no_steps_are_no_blocks():
-    assert blocks_of(steps(1, 1.0).clear(), 10.0) == []
+@pytest.mark.parametrize(
+    ("count", "duration_s", "rate_hz", "first_steps"),
+    [
+        # One step where steps are long.
+        (4, 2.0, 10.0, [0, 1, 2, 3]),
+        # A second: four steps. The first steps are left over: 22 = 2 + 5·4.
+        (22, 0.3, 10.0, [2, 6, 10, 14, 18]),
+        # Two sample periods: 4 s.
+        (12, 1.01, 0.5, [0, 4, 8]),
+        # No more than 200.
+        (10_000, 1.5, 10.0, list(range(0, 10_000, 50))),
+        (0, 1.0, 10.0, []),
+    ],
+)
+def test_blocks_are_of_as_many_steps_as_they_need(count, duration_s, rate_hz, first_steps):
+    blocks = blocks_of(steps(max(count, 1), duration_s).head(2 * count), rate_hz)
+    assert [block.first_step for block in blocks] == first_steps
+    for block, end in zip(blocks, [*first_steps, count][1:], strict=True):
+        assert block.window.start_unix_s == pytest.approx(100 + block.first_step * duration_s)
+        assert block.window.end_unix_s == pytest.approx(100 + end * duration_s)
+        assert block.step_time_s == pytest.approx(duration_s)
 
 
 def reduced(
