@@ -78,7 +78,9 @@ HARDWARE = Hardware(
 
 
 def cell(**changes: Any) -> Cell:
-    """Two replicas on one node with two GPUs, one step of warm-up and two measured ones."""
+    """Two replicas on one node with two GPUs, one step of warm-up and two measured ones; but for
+    fields of it, and of its training, hardware or telemetry.
+    """
     plain = Cell(
         id="made-up/tiny/tp1-pp1-dp2_mb1-gb4-bf16-zero1_01234567",
         model=MODEL,
@@ -101,6 +103,10 @@ def cell(**changes: Any) -> Cell:
         nodes=1,
         software={},
     )
+    for name in ("training", "hardware", "telemetry"):
+        part = getattr(plain, name)
+        of_part = {key: changes.pop(key) for key in vars(part).keys() & changes.keys()}
+        plain = replace(plain, **{name: replace(part, **of_part)})
     return replace(plain, **changes)
 
 
@@ -339,6 +345,28 @@ def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str,
         )
         writer.writeheader()
         writer.writerows(rows)
+
+
+def write_steps(
+    paths: RunPaths,
+    spans: Sequence[tuple[float, float]],
+    ranks: int = 2,
+    warmup_steps: int = 0,
+    tokens: int = 32,
+) -> None:
+    """Write other steps, which last from and to times in s after START, alike on all ranks."""
+    rows = [
+        {
+            "step": step,
+            "phase": "warmup" if step < warmup_steps else "measured",
+            "started_unix_s": START + started_s,
+            "ended_unix_s": START + ended_s,
+            "tokens": tokens,
+        }
+        for step, (started_s, ended_s) in enumerate(spans)
+    ]
+    for rank in range(ranks):
+        write_csv(paths.rank_steps(rank), STEPS, rows)
 
 
 def edit_csv(path: Path, edit: Callable[[dict[str, str]], Mapping[str, Any]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -71,7 +70,7 @@ def test_runs_of_earlier_versions_say_why_nothing_is_known(tmp_path):
 
 
 def test_without_a_warm_up_counts_of_before_are_not_known(tmp_path):
-    one = cell(training=replace(cell().training, warmup_steps=0, measured_steps=3))
+    one = cell(warmup_steps=0, measured_steps=3)
     paths = Run(cell=one, allocators={0: QUIET, 1: SHORT}).write(tmp_path / "run1")
     for rank in range(2):
         text = paths.rank_steps(rank).read_text("utf-8").replace("warmup", "measured")

@@ -415,7 +415,6 @@ def test_what_a_platform_states_to_be_emulated_may_be_newer_than_a_run(tmp_path)
 
 
 def test_a_cell_is_emulated_if_a_run_of_it_was(tmp_path):
-    row, run = planned("a"), Run()
-    run.cell = replace(run.cell, hardware=replace(run.cell.hardware, emulated="two daemons"))
-    write_run(tmp_path, row, 1, run)
+    row = planned("a")
+    write_run(tmp_path, row, 1, Run(cell=cell(emulated="two daemons")))
     assert tables(tmp_path, row)["cells"][0]["emulated"] == "two daemons"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +215,7 @@ def test_the_idle_baseline_begins_after_the_cool_down(tmp_path):
     def cooling(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "power_w": 900} if row["unix_time_s"] < START - 6 else row
 
-    cool = cell(telemetry=replace(cell().telemetry, cool_down_to_c=40.0, cool_down_limit_s=60.0))
+    cool = cell(cool_down_to_c=40.0, cool_down_limit_s=60.0)
     paths = Run(cell=cool, edit=cooling).write(tmp_path / "run1")
     assert summary(paths)["run"]["cool_down_s"] is None
     write_json(paths.cool_down, CoolDown(START - 10, 4.0, True, 60.0, 40.0))

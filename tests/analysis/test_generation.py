@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from workflow_lib.records import RecordError
 from .synthetic_run import LACKING, START, Run, assert_null, cell, codes
 
 #: 4 sequences of 10 + 6 tokens a step, on 2 GPUs
-INFERENCE = cell(
-    training=replace(cell().training, zero_stage=0, workload="inference", generated_tokens=6)
-)
+OF_INFERENCE = {"zero_stage": 0, "workload": "inference"}
+INFERENCE = cell(generated_tokens=6, **OF_INFERENCE)
 
 
 def rising(fields: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def test_what_only_training_has_is_null_and_an_unused_gpu_counts_for_no_phase(tm
     assert row["prefill_energy_j"] == pytest.approx(10 * (400 + 600))
 
 
-ONE_TOKEN = replace(INFERENCE, training=replace(INFERENCE.training, generated_tokens=1))
+ONE_TOKEN = cell(generated_tokens=1, **OF_INFERENCE)
 DECODE = ("decode_energy_j", "decode_tokens_per_j", "decode_energy_per_token_j")
 
 
@@ -98,8 +96,7 @@ def test_a_prefill_that_ends_after_its_step_or_at_no_time_is_refused(tmp_path, p
 
 
 def test_adapters_are_measured_by_their_own_flops(tmp_path):
-    lora = cell(training=replace(cell().training, workload="lora", lora_rank=2))
-    row = Run(cell=lora).reduced(tmp_path)["run"]
+    row = Run(cell=cell(workload="lora", lora_rank=2)).reduced(tmp_path)["run"]
 
     # 3.2 tokens/s a GPU; frozen: 4·420. An adapter of rank 2 beside 4 → 12, 4 → 4, 4 → 16 and
     # 8 → 4 in each of two layers: 2·2·(16 + 8 + 20 + 12) = 224 parameters that train.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from workflow_lib.analysis.overhead import Pair, _Block, _pair, slowdown_interva
 from workflow_lib.records import (
     OVERHEAD,
     SAMPLER_BLOCKS,
-    STEPS,
     Degrees,
     RecordError,
     RunPaths,
@@ -23,7 +21,7 @@ from workflow_lib.records import (
 )
 from workflow_lib.telemetry.schedule import rate_of_block
 
-from .synthetic_run import START, Run, assert_null, cell, codes, summary, write_csv
+from .synthetic_run import START, Run, assert_null, cell, codes, summary, write_csv, write_steps
 
 BLOCK_S = 10.0
 #: START is a multiple of it
@@ -53,30 +51,16 @@ def write_run(
         steps.append((at, at + step_s(rates[block], block)))
         at = steps[-1][1]
     ranks = len(nodes)
-    training = replace(cell().training, measured_steps=len(steps), warmup_steps=0)
-    run = Run(
-        cell=cell(
-            training=training,
-            degrees=Degrees(dp=ranks),
-            nodes=ranks,
-            telemetry=Telemetry("nvidia", 10.0, 0.0, (0.0, 10.0, 50.0), BLOCK_S),
-        ),
-        nodes=nodes,
-        gpus_per_node=1,
+    alternating = cell(
+        measured_steps=len(steps),
+        warmup_steps=0,
+        degrees=Degrees(dp=ranks),
+        nodes=ranks,
+        telemetry=Telemetry("nvidia", 10.0, 0.0, (0.0, 10.0, 50.0), BLOCK_S),
     )
-    paths = run.write(directory / "run1")
-    for rank, node in enumerate(nodes):
-        rows = [
-            {
-                "step": number,
-                "phase": "measured",
-                "started_unix_s": START + began,
-                "ended_unix_s": START + ended,
-                "tokens": 64 // ranks,
-            }
-            for number, (began, ended) in enumerate(steps)
-        ]
-        write_csv(paths.rank_steps(rank), STEPS, rows)
+    paths = Run(cell=alternating, nodes=nodes, gpus_per_node=1).write(directory / "run1")
+    write_steps(paths, steps, ranks, tokens=64 // ranks)
+    for node in nodes:
         shift_s = late_s if node == nodes[-1] else 0.0
         write_csv(
             paths.sampler_blocks(node),

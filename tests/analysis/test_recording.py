@@ -7,7 +7,7 @@ is measured from 40 to 60 s.
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ import pytest
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_SAMPLES,
-    STEPS,
     Degrees,
     Outcome,
     OutcomeRecord,
@@ -26,7 +25,7 @@ from workflow_lib.records import (
 )
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
-from .synthetic_run import HARDWARE, assert_null, cell, write_csv
+from .synthetic_run import START, assert_null, cell, write_csv, write_steps
 from .synthetic_run import summary as reduced
 from .test_metrics import COUNTERS_J, RECORDING
 
@@ -37,38 +36,29 @@ WARMUP_STEPS, MEASURED_STEPS, STEP_S = 5, 5, 4.0
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The recording as a run, which must be valid, reduced."""
-    paths = RunPaths(tmp_path_factory.mktemp("recording") / "run1")
     with RECORDING.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     began, ended = float(rows[0]["unix_time_s"]), float(rows[-1]["unix_time_s"])
+    steps = WARMUP_STEPS + MEASURED_STEPS
     of_recording = cell(
         degrees=Degrees(dp=8),
-        training=replace(
-            cell().training,
-            global_batch_size=8,
-            warmup_steps=WARMUP_STEPS,
-            measured_steps=MEASURED_STEPS,
-        ),
-        hardware=replace(
-            HARDWARE,
-            gpus_per_node=8,
-            airflow=tuple("front" if gpu in FRONT else "rear" for gpu in range(8)),
-        ),
+        global_batch_size=8,
+        warmup_steps=WARMUP_STEPS,
+        measured_steps=MEASURED_STEPS,
+        gpus_per_node=8,
+        airflow=tuple("front" if gpu in FRONT else "rear" for gpu in range(8)),
     )
+    paths = RunPaths(tmp_path_factory.mktemp("recording") / "run1")
     write_json(paths.cell, of_recording)
     done = OutcomeRecord(Outcome.COMPLETED, "trained", "1", ("n",), None, None, None, False)
     write_json(paths.outcome, done)
     gpus = tuple({"name": "NVIDIA H200"} for _ in range(8))
-    write_json(
-        paths.telemetry_start("n"), TelemetryStart("n", "nvidia", False, began, 10, gpus, {})
-    )
+    start = TelemetryStart("n", "nvidia", False, began, 10, gpus, {})
+    write_json(paths.telemetry_start("n"), start)
     samples = [
         {
-            "unix_time_s": row["unix_time_s"],
-            "gpu": row["gpu"],
+            **{name: row[name] for name in ("unix_time_s", "gpu", "temperature_c", "sm_clock_mhz")},
             "power_w": int(row["power_mw"]) / 1000,
-            "temperature_c": row["temperature_c"],
-            "sm_clock_mhz": row["sm_clock_mhz"],
             "event_reasons": row["clocks_event_reasons"],
         }
         for row in rows
@@ -80,23 +70,11 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for gpu in range(8)
     ]
     write_csv(paths.gpu_counters("n"), GPU_COUNTERS, counted)
-    first_s = began + 40 - WARMUP_STEPS * STEP_S
+    edges_s = [began - START + 40 + STEP_S * (step - WARMUP_STEPS) for step in range(steps + 1)]
+    write_steps(paths, list(pairwise(edges_s)), 8, WARMUP_STEPS, tokens=16)
     for rank in range(8):
-        place = RankRecord(
-            rank, "n", rank, "NVIDIA H200", 0, 0, rank, 0, 100, pid=1, started_unix_s=first_s
-        )
+        place = RankRecord(rank, "n", rank, dp_rank=rank, pid=1, started_unix_s=START + edges_s[0])
         write_json(paths.rank(rank), place)
-        steps = [
-            {
-                "step": step,
-                "phase": "warmup" if step < WARMUP_STEPS else "measured",
-                "started_unix_s": first_s + STEP_S * step,
-                "ended_unix_s": first_s + STEP_S * (step + 1),
-                "tokens": 16,
-            }
-            for step in range(WARMUP_STEPS + MEASURED_STEPS)
-        ]
-        write_csv(paths.rank_steps(rank), STEPS, steps)
     assert invalid_reason(paths, of_recording) is None
     return reduced(paths)
 

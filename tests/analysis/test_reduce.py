@@ -25,7 +25,6 @@ from workflow_lib.records import (
 )
 
 from .synthetic_run import (
-    HARDWARE,
     LACKING,
     START,
     Run,
@@ -276,7 +275,7 @@ def reset(fields: dict[str, Any]) -> dict[str, Any]:
         (Run(edit=reset), COUNTER_FIGURES, "counter_fell", ("node1 GPU 0", "energy_j"), 20_000.0),
         (Run(cell=cell(degrees=Degrees()), gpus_per_node=1, step_tokens=64),
          ("temperature_spread_c",), "one_gpu_a_node", (), 8000.0),
-        (Run(cell=cell(telemetry=replace(cell().telemetry, idle_baseline_s=0.0))),
+        (Run(cell=cell(idle_baseline_s=0.0)),
          ("idle_power_w",), "no_idle_baseline", ("idle_baseline_s is 0",), 20_000.0),
         (Run(edit=lambda fields: fields if fields["unix_time_s"] >= START - 0.5 else None),
          ("idle_power_w",), "idle_too_short", ("node1", "0.5 s", "1 s"), 20_000.0),
@@ -334,7 +333,7 @@ def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path):
 
 
 def test_a_package_of_two_counts_once(tmp_path):
-    row, gpus, _ = reduce(Run(cell=cell(hardware=replace(HARDWARE, gpus_per_package=2))), tmp_path)
+    row, gpus, _ = reduce(Run(cell=cell(gpus_per_package=2)), tmp_path)
     assert row["energy_j"] == 8000.0
     assert row["power_per_gpu_mean_w"] == 200.0
     assert row["idle_power_w"] == 100.0
@@ -372,16 +371,14 @@ NOT_ON_A_CPU = {
 }
 MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 BF16_MFU = "mfu_causal_bf16_peak"
-FP8 = replace(cell().training, precision="fp8", backend="torch")
-ANY_GPU = replace(HARDWARE, gpu=None)
+FP32, FP8 = {"precision": "fp32"}, {"precision": "fp8", "backend": "torch"}
 
 
 @pytest.mark.parametrize(
     ("run", "code", "values"),
     [
-        *((Run(cell=cell(training=training, hardware=ANY_GPU), device_name="NVIDIA L40S"),
-           "peak_unknown", ("made-up", training.precision, "'NVIDIA L40S'"))
-          for training in (replace(cell().training, precision="fp32"), FP8)),
+        *((Run(cell=cell(gpu=None, **training), device_name="NVIDIA L40S"), "peak_unknown",
+           ("made-up", training["precision"], "'NVIDIA L40S'")) for training in (FP32, FP8)),
         *((Run(device_name=name), "other_gpu_than_platform",
            ("'H200'", f"'{name}'", f"gpu: {instead}"))
           for name, instead in (("NVIDIA GH200 480GB", "GH200"), ("NVIDIA H200 NVL", "H200 NVL"),
@@ -402,17 +399,15 @@ def test_an_unknown_peak_gives_no_mfu(tmp_path, run, code, values):
 
 
 def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path):
-    hardware = replace(ANY_GPU, peak_bf16_flops_per_s=None)
-    run = Run(cell=cell(hardware=hardware), device_name="NVIDIA H100 PCIe")
-    row, _, null = reduce(run, tmp_path)
+    any_gpu = cell(gpu=None, peak_bf16_flops_per_s=None)
+    row, _, null = reduce(Run(cell=any_gpu, device_name="NVIDIA H100 PCIe"), tmp_path)
     assert null == LACKING
     # 756 TFLOP/s, where H100 on SXM has 989.4.
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
 
 
 def test_fp8_is_measured_against_its_own_peak_and_that_of_bf16(tmp_path):
-    hardware = replace(HARDWARE, peak_fp8_flops_per_s=2000.0)
-    row, _, null = reduce(Run(cell=cell(training=FP8, hardware=hardware)), tmp_path)
+    row, _, null = reduce(Run(cell=cell(peak_fp8_flops_per_s=2000.0, **FP8)), tmp_path)
     assert null == LACKING
     assert row["mfu_causal"] == pytest.approx(3.2 * (6 * 380 + 768) / 2000)
     assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
@@ -422,7 +417,7 @@ MIXTRAL = replace(cell().model, family="mixtral", experts=4, experts_per_token=2
 
 
 def routed(routing: str) -> Cell:
-    return cell(model=MIXTRAL, training=replace(cell().training, routing=routing))
+    return cell(model=MIXTRAL, routing=routing)
 
 
 def test_what_experts_drop_is_in_no_useful_measure(tmp_path):
@@ -529,8 +524,7 @@ def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path):
 
 def test_what_a_sensor_sees_is_that_published_of_the_model(tmp_path):
     name = "NVIDIA A100 80GB PCIe"
-    hardware = replace(HARDWARE, gpu="A100 PCIe")
-    run = Run(cell=cell(hardware=hardware), device_name=name, gpu_name=name)
+    run = Run(cell=cell(gpu="A100 PCIe"), device_name=name, gpu_name=name)
     _, gpus, _ = reduce(run, tmp_path)
     assert (gpus[0]["power_window_s"], gpus[0]["power_seen_share"]) == (0.025, 0.25)
 
@@ -553,7 +547,7 @@ def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training
     def busy_later(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "power_w": 300} if fields["unix_time_s"] >= START - 5 else fields
 
-    run = Run(cell=cell(telemetry=replace(cell().telemetry, idle_baseline_s=4.0)), edit=busy_later)
+    run = Run(cell=cell(idle_baseline_s=4.0), edit=busy_later)
     row, _, _ = reduce(run, tmp_path)
     assert row["idle_power_w"] == pytest.approx(210)
 

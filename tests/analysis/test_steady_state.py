@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ from workflow_lib.analysis.steady_state import (
     drift,
 )
 from workflow_lib.intervals.change import Estimate
-from workflow_lib.records import STEPS
 
-from .synthetic_run import START, Run, assert_null, cell, summary, write_csv
+from .synthetic_run import START, Run, assert_null, cell, summary, write_steps
 
 
 def step_time(values: list[float]) -> Series:
@@ -124,21 +122,10 @@ def reduced(
 ) -> dict[str, Any]:
     """The row of a run with a step of warm-up and then such steps, from 10 to 40 s, whose GPUs draw
     400 and 600 W throughout."""
-    training = replace(cell().training, measured_steps=len(durations_s) - 1)
-    paths = Run(cell=cell(training=training), edit=edit).write(directory / "run1")
-    ends = [START + 10 + at for at in itertools.accumulate(durations_s)]
-    rows = [
-        {
-            "step": step,
-            "phase": "measured" if step else "warmup",
-            "started_unix_s": end - durations_s[step],
-            "ended_unix_s": end,
-            "tokens": 32,
-        }
-        for step, end in enumerate(ends)
-    ]
-    for rank in range(2):
-        write_csv(paths.rank_steps(rank), STEPS, rows)
+    of_steps = cell(measured_steps=len(durations_s) - 1)
+    paths = Run(cell=of_steps, edit=edit).write(directory / "run1")
+    edges = [10.0, *(10 + after_s for after_s in itertools.accumulate(durations_s))]
+    write_steps(paths, list(itertools.pairwise(edges)), warmup_steps=1)
     row: dict[str, Any] = summary(paths)["run"]
     return row
 

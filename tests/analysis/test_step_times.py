@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import STEP_TIMES, Outcome
 from workflow_lib.table_files import read_table
 
-from .synthetic_run import HARDWARE, START, Run, assert_null, cell, summary
+from .synthetic_run import START, Run, assert_null, cell, summary
 
 
 def steps(tmp_path: Path, run: Run, **without: int) -> list[dict[str, Any]]:
@@ -84,7 +83,7 @@ def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path):
 
 def test_a_package_of_two_counts_once(tmp_path):
     package = Run(
-        cell=replace(cell(), hardware=replace(HARDWARE, gpus_per_package=2)),
+        cell=cell(gpus_per_package=2),
         edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row,
     )
     assert steps(tmp_path, package)[1]["energy_j"] == pytest.approx(4000.0)

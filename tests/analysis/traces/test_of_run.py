@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +59,7 @@ def test_the_same_traces_give_the_same_bytes(tmp_path):
 
 def test_peaks_of_links_are_the_cells_unless_they_are_given(tmp_path):
     paths = profiled(tmp_path / "run0")
-    one = cell()
-    hardware = replace(one.hardware, intra_node_bytes_per_s=200e9)
-    write_json(paths.cell, replace(one, hardware=hardware))
+    write_json(paths.cell, cell(intra_node_bytes_per_s=200e9))
     # 2 MB in 40 µs are 50 GB/s.
     for given, share in (([], 0.25), (["--intra-node-gb-per-s", "100"], 0.5)):
         assert main(["traces", str(paths.directory), "--quiet", *given]) == 0
@@ -95,8 +92,7 @@ def test_a_run_that_was_not_profiled_is_told_so(tmp_path, capsys):
 def test_traces_are_found_by_the_names_that_torch_gives(tmp_path):
     def analysed(ranks: int, **files: dict[str, Any]) -> tuple[list[int], tuple[str, ...]]:
         paths = RunPaths(Path(tempfile.mkdtemp(dir=tmp_path)) / "run0")
-        one = cell()
-        write_json(paths.cell, replace(one, degrees=Degrees(dp=ranks)))
+        write_json(paths.cell, cell(degrees=Degrees(dp=ranks)))
         for name, header in files.items():
             write(paths.traces / name, [kernel(GEMM, 0, 1)], **header)
         found = analyse_run(paths.directory)
