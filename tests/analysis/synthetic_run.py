@@ -168,6 +168,29 @@ def host_sample(elapsed_s: float) -> dict[str, Any]:
     }
 
 
+#: whether, at a time in s after START and of a GPU
+When = Callable[[float, int], bool]
+Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+def setting(when: When = lambda at_s, gpu: True, **fields: Any) -> Edit:
+    """An edit of samples that sets fields, at some times or of some GPUs; a function gives a
+    field's value at a time."""
+
+    def edit(row: dict[str, Any]) -> dict[str, Any]:
+        at_s = row["unix_time_s"] - START
+        if not when(at_s, row["gpu"]):
+            return row
+        return row | {name: of(at_s) if callable(of) else of for name, of in fields.items()}
+
+    return edit
+
+
+def keeping(when: When) -> Edit:
+    """An edit of samples that leaves out all others."""
+    return lambda row: row if when(row["unix_time_s"] - START, row["gpu"]) else None
+
+
 def link_count(rank: int) -> LinkCount:
     """Of both measured steps: 30 kB received and 20 kB sent a step."""
     before = LinkReading(START + 20, 500, 700)
@@ -197,7 +220,7 @@ class Run:
     #: GPU → its enforced power limit, where that is not 700 W
     power_limits_w: Mapping[int, float | None] = field(default_factory=dict)
     #: a sample's fields → the fields to write, or None to leave it out
-    edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
+    edit: Edit = lambda fields: fields
     #: the same of a node's own samples
     edit_host: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from workflow_lib.records.reasons import SENTENCES
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import read_table, schema, table, write_table
 
-from .synthetic_run import Run, assert_holds, assert_null, cell
+from .synthetic_run import Run, assert_holds, assert_null, cell, setting
 
 
 def planned(name: str, repeats: int = 1, reason: str = "", **changes: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 def drawing(watts: float | None) -> Run:
     """A run whose two GPUs draw such power throughout, and have no counter."""
-    return Run(edit=lambda fields: {**fields, "power_w": watts, "energy_j": None})
+    return Run(edit=setting(power_w=watts, energy_j=None))
 
 
 def write_run(results: Path, row: dict[str, Any], repeat: int, run: Run) -> RunPaths:

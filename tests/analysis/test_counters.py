@@ -20,6 +20,7 @@ from .synthetic_run import (
     Run,
     assert_null,
     cell,
+    setting,
     summary,
     write_csv,
     write_driver_samples,
@@ -90,9 +91,7 @@ def test_a_fall_between_two_readings_of_the_window_is_told():
 def test_the_counters_energy_is_spread_over_time_as_power_is(tmp_path):
     # The counter says 410 W where power says 400 W. Read at 20, 31 and 42 s, each up to 0.1 s old:
     # in 22 s 22·410 J beside 22·400 J, so 20·410 J in the measured steps.
-    def edit(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "energy_j": 100_000 + 410 * (row["unix_time_s"] - START)}
-
+    edit = setting(energy_j=lambda at_s: 100_000 + 410 * at_s)
     reduced = Run(counted_at=every(11, 9), edit=edit).reduced(tmp_path)
     row, gpu = reduced["run"], reduced["gpus"][0]
     assert (gpu["energy_source"], gpu["energy_j"]) == ("counter", pytest.approx(20 * 410))
@@ -128,9 +127,7 @@ def test_a_counter_read_once_in_the_window_and_far_from_its_edges_tells_no_energ
 def test_shares_of_throttling_are_of_the_readings_inside_the_measured_steps(
     tmp_path, counted_at, capped_s, source, share
 ):
-    def edit(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "throttle_power_cap_s": capped_s(row["unix_time_s"] - START)}
-
+    edit = setting(throttle_power_cap_s=capped_s)
     gpu = gpu_0(Run(counted_at=counted_at, edit=edit), tmp_path)
     assert gpu["throttle_source"] == source
     assert gpu["throttle_power_share"] == pytest.approx(share)
@@ -212,9 +209,7 @@ def test_driver_samples_that_miss_a_part_or_disagree_are_left_aside(tmp_path, fr
 
 
 def test_the_idle_baseline_begins_after_the_cool_down(tmp_path):
-    def cooling(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "power_w": 900} if row["unix_time_s"] < START - 6 else row
-
+    cooling = setting(lambda at_s, gpu: at_s < -6, power_w=900)
     cool = cell(cool_down_to_c=40.0, cool_down_limit_s=60.0)
     paths = Run(cell=cool, edit=cooling).write(tmp_path / "run1")
     assert summary(paths)["run"]["cool_down_s"] is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from workflow_lib.analysis.__main__ import main
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import RecordError, RunPaths
 
-from .synthetic_run import START, Run, assert_holds, summary, write_driver_samples
+from .synthetic_run import START, Run, assert_holds, setting, summary, write_driver_samples
 
 
 @pytest.mark.parametrize("line", ["1700000050.1,0,99", f"{START},7,99,,,,,,,\n"])
@@ -73,11 +72,7 @@ def test_damaged_telemetry_is_an_error_that_names_the_line(tmp_path, capsys, nam
     ],
 )
 def test_a_reading_that_cannot_be_is_an_error(tmp_path, name, value, expected):
-    last = START + 50
-
-    def edit(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, name: value} if fields["unix_time_s"] == last else fields
-
+    edit = setting(lambda at_s, gpu: at_s == 50, **{name: value})
     with pytest.raises(RecordError, match=r"node1\.csv:\d+: ") as refused:
         Run(edit=edit).reduced(tmp_path)
     assert_holds(str(refused.value), name, f"'{value}'", expected)
@@ -104,16 +99,14 @@ def without_the_last_step(paths: RunPaths) -> None:
     paths.rank_steps(1).write_text("".join(lines[:-1]), encoding="utf-8")
 
 
-def clock_set_back(fields: dict[str, Any]) -> dict[str, Any]:
-    late = fields["unix_time_s"] > START + 30
-    return {**fields, "unix_time_s": fields["unix_time_s"] - 5} if late else fields
+SET_BACK = setting(lambda at_s, gpu: at_s > 30, unix_time_s=lambda at_s: START + at_s - 5)
 
 
 @pytest.mark.parametrize(
     ("run", "edit", "values"),
     [
         (Run(), with_another_header, ("node1.csv:1", "'unix_time_s,gpu'")),
-        (Run(edit=clock_set_back), None, ("node1.csv", "GPU 0", "1700000025.5")),
+        (Run(edit=SET_BACK), None, ("node1.csv", "GPU 0", "1700000025.5")),
         (Run(step_tokens=31), None, ("step 1", "62", "64")),
         (Run(), in_one_replica_with_other_tokens, ("step 1", "replica 0", "16", "32")),
         (Run(), without_the_last_step, ("1 to 1 (1)", "1 to 2 (2)")),

@@ -15,7 +15,15 @@ import pytest
 
 from workflow_lib.records import GPU_COUNTERS, RunPaths
 
-from .synthetic_run import START, Run, assert_null, summary, write_csv, write_driver_samples
+from .synthetic_run import (
+    START,
+    Run,
+    assert_null,
+    setting,
+    summary,
+    write_csv,
+    write_driver_samples,
+)
 
 #: the time of each renewal, after a whole tenth of a second
 RENEWED_S = 0.03
@@ -77,7 +85,7 @@ def written(
     sampled_w: Power | None = None,
 ) -> RunPaths:
     """A run with readings and the driver's samples of one power, or of two, and these counters."""
-    readings = Run(edit=lambda row: {**row, "power_w": power_w(row["unix_time_s"] - START)})
+    readings = Run(edit=setting(power_w=power_w))
     paths = readings.write(directory / "run1")
     write_driver_samples(paths, sampled_w or power_w)
     write_csv(paths.gpu_counters("node1"), GPU_COUNTERS, counters)

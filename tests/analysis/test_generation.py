@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from workflow_lib.records import RecordError
 
-from .synthetic_run import LACKING, START, Run, assert_null, cell, codes
+from .synthetic_run import LACKING, Run, assert_null, cell, codes, setting
 
 #: 4 sequences of 10 + 6 tokens a step, on 2 GPUs
 OF_INFERENCE = {"zero_stage": 0, "workload": "inference"}
 INFERENCE = cell(generated_tokens=6, **OF_INFERENCE)
 
 
-def rising(fields: dict[str, Any]) -> dict[str, Any]:
-    """Power that is a straight line in time: 100 W at the start and 10 W/s more; no counter."""
-    return {**fields, "power_w": 100 + 10 * (fields["unix_time_s"] - START), "energy_j": None}
-
-
-def of_one(fields: dict[str, Any]) -> dict[str, Any]:
-    """Power of GPU 0 alone."""
-    return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
-
-
 def test_prefill_and_decode_are_measured_apart(tmp_path):
+    # Power is a straight line in time: 100 W at the start and 10 W/s more.
+    rising = setting(power_w=lambda at_s: 100 + 10 * at_s, energy_j=None)
     row = Run(cell=INFERENCE, prefill_s=5.0, edit=rising).reduced(tmp_path)["run"]
 
     # Steps last from 20 to 30 and 30 to 40 s; the slower rank ends its prefills at 25 and 35.
@@ -76,7 +66,8 @@ DECODE = ("decode_energy_j", "decode_tokens_per_j", "decode_energy_per_token_j")
          ("prefill", "4 s"), {"prefill_time_s": 4.0, "decode_energy_j": 12 * 1000.0}),
         (Run(cell=ONE_TOKEN, prefill_s=5.0), ("decode_tokens_per_j",), "one_token_a_sequence",
          (), {"prefill_tokens_per_s_per_gpu": 4 * 15 / 5 / 2}),
-        (Run(cell=INFERENCE, prefill_s=5.0, edit=of_one), ("prefill_energy_j", *DECODE),
+        (Run(cell=INFERENCE, prefill_s=5.0,
+             edit=setting(lambda at_s, gpu: gpu == 1, power_w=None)), ("prefill_energy_j", *DECODE),
          "never_read", ("node1 GPU 1", "power_w"), {"decode_time_s": 5.0}),
     ],
 )  # fmt: skip

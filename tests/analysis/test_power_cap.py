@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from workflow_lib.records import RunPaths, TelemetryEnd, read_record, write_json
 
-from .synthetic_run import START, Run, assert_null, summary, write_driver_samples
+from .synthetic_run import Run, assert_null, setting, summary, write_driver_samples
 
 LIMIT_FIGURES = ("power_limit_w", "power_of_limit_share", "at_power_limit_share")
 
@@ -24,11 +23,10 @@ def sampled(directory: Path, power_w: Callable[[float], float], run: Run | None 
     """A run with the driver's own samples of such power and readings, each the mean of the second
     before, without a counter of energy."""
 
-    def edit(row: dict[str, Any]) -> dict[str, Any]:
-        began_s = row["unix_time_s"] - START - 1
-        second = [power_w(began_s + tick / 50) for tick in range(50)]
-        return {**row, "power_w": sum(second) / 50, "energy_j": None}
+    def mean_w(at_s: float) -> float:
+        return sum(power_w(at_s - 1 + tick / 50) for tick in range(50)) / 50
 
+    edit = setting(power_w=mean_w, energy_j=None)
     paths = replace(run or Run(), edit=edit).write(directory / "run1")
     write_driver_samples(paths, power_w)
     return paths
@@ -65,11 +63,8 @@ def test_a_cap_in_bursts_is_told_from_one_that_always_holds(
 
 def test_a_clock_that_was_not_read_has_no_share_either(tmp_path):
     # For 18 of the 20 s event bits were read and the clock was not.
-    def edit(row: dict[str, Any]) -> dict[str, Any]:
-        silent = START + 21 < row["unix_time_s"] < START + 39
-        return {**row, "sm_clock_mhz": None} if silent else row
-
-    run = Run(edit=edit).reduced(tmp_path)["run"]
+    silent = setting(lambda at_s, gpu: 21 < at_s < 39, sm_clock_mhz=None)
+    run = Run(edit=silent).reduced(tmp_path)["run"]
     for name in ("sm_clock_mean_mhz", "capped_clock_share"):
         assert_null(run, name, "reading_gap", "node1 GPU 0", "sm_clock_mhz", "18 s")
 
@@ -114,10 +109,8 @@ def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path):
 
 def test_one_run_never_has_shares_of_two_sources(tmp_path):
     # GPU 1 lacks a counter. GPU 0 was at the cap for half of the time, with the bit always set.
-    def edit(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "throttle_power_cap_s": None} if row["gpu"] == 1 else row
-
-    reduced = Run(edit=edit).reduced(tmp_path)
+    of_one = setting(lambda at_s, gpu: gpu == 1, throttle_power_cap_s=None)
+    reduced = Run(edit=of_one).reduced(tmp_path)
     assert [gpu["throttle_source"] for gpu in reduced["gpus"]] == ["events", "events"]
     assert [gpu["throttle_power_share"] for gpu in reduced["gpus"]] == [1.0, 1.0]
     assert reduced["run"]["throttle_power_share"] == 1.0
@@ -127,10 +120,7 @@ def test_one_run_never_has_shares_of_two_sources(tmp_path):
 @pytest.mark.parametrize("share", [0.03, 0.5, 0.97])
 def test_the_true_share_lies_within_the_error_that_is_stated(tmp_path, share):
     # The counter shows whole tenths of a second, and is read at 20.5 and 39.5 s.
-    def edit(row: dict[str, Any]) -> dict[str, Any]:
-        at = row["unix_time_s"] - START
-        return {**row, "throttle_power_cap_s": int(share * (at + 10) * 10) / 10}
-
-    run = Run(edit=edit, counted_at=lambda at: at in (20.5, 39.5)).reduced(tmp_path)["run"]
+    capped = setting(throttle_power_cap_s=lambda at_s: int(share * (at_s + 10) * 10) / 10)
+    run = Run(edit=capped, counted_at=lambda at: at in (20.5, 39.5)).reduced(tmp_path)["run"]
     assert run["throttle_share_error"] == pytest.approx(0.1 / 19)
     assert abs(run["throttle_power_share"] - share) <= run["throttle_share_error"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,15 @@ from workflow_lib.records import (
 
 from .synthetic_run import (
     LACKING,
-    START,
+    Edit,
     Run,
     assert_holds,
     assert_null,
     cell,
     codes,
     edit_csv,
+    keeping,
+    setting,
     summary,
 )
 
@@ -48,10 +49,6 @@ def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any
     if run.outcome is Outcome.COMPLETED:
         assert {null.pop(name) for name in OF_INFERENCE} == {"workload_generates_nothing"}
     return row, reduced["gpus"], null
-
-
-def without(*columns: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda fields: {name: value for name, value in fields.items() if name not in columns}
 
 
 def test_a_completed_run_has_every_figure(tmp_path):
@@ -221,39 +218,6 @@ def test_a_completed_run_has_every_figure(tmp_path):
     assert gpu.keys() | {"missing_reasons"} == {column.name for column in GPUS}
 
 
-def test_without_throttle_counters_the_event_bits_are_used(tmp_path):
-    row, gpus, _ = reduce(Run(edit=without("throttle_sw_thermal_s")), tmp_path)
-    assert gpus[0]["throttle_source"] == "events"
-    assert row["throttle_power_share"] == 1.0
-    assert row["throttle_thermal_share"] == 0.0
-
-
-def test_without_either_the_shares_are_null(tmp_path):
-    run = Run(
-        edit=without("throttle_power_cap_s", "event_reasons"),
-        missing={"event_reasons": "no such call"},
-    )
-    row, gpus, _ = reduce(run, tmp_path)
-    assert_null(row, "throttle_brake_share", "not_read", "node1 GPU 0", "no such call")
-    assert gpus[0]["throttle_source"] is None
-
-
-def test_gpus_that_their_driver_does_not_identify_are_unknown_and_say_so(tmp_path):
-    _, gpus, _ = reduce(Run(identified=False), tmp_path)
-    for gpu in gpus:
-        assert_null(gpu, "gpu_uuid", "driver_does_not_tell")
-
-
-def test_a_counter_read_once_a_second_is_interpolated_at_the_edges(tmp_path):
-    def every_third(fields: dict[str, Any]) -> dict[str, Any]:
-        elapsed_s = fields["unix_time_s"] - START
-        return fields if elapsed_s % 3 == 1 else {**fields, "energy_j": None}
-
-    row, gpus, _ = reduce(Run(edit=every_third), tmp_path)
-    assert row["energy_j"] == pytest.approx(20_000)
-    assert {gpu["energy_source"] for gpu in gpus} == {"counter"}
-
-
 COUNTER_FIGURES = ("energy_difference", "energy_error_share")
 POWER_FIGURES = (
     *("energy_j", "energy_per_token_j", "energy_per_step_j", "energy_integral_j"),
@@ -263,8 +227,8 @@ POWER_FIGURES = (
 )
 
 
-def reset(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, "energy_j": 0} if fields["unix_time_s"] > START + 30 else fields
+def without(*columns: str) -> Edit:
+    return setting(**dict.fromkeys(columns))
 
 
 @pytest.mark.parametrize(
@@ -272,12 +236,13 @@ def reset(fields: dict[str, Any]) -> dict[str, Any]:
     [
         (Run(edit=without("energy_j"), missing={"energy_j": "not here"}),
          COUNTER_FIGURES, "not_read", ("node1 GPU 0", "not here"), 20_000.0),
-        (Run(edit=reset), COUNTER_FIGURES, "counter_fell", ("node1 GPU 0", "energy_j"), 20_000.0),
+        (Run(edit=setting(lambda at_s, gpu: at_s > 30, energy_j=0)),
+         COUNTER_FIGURES, "counter_fell", ("node1 GPU 0", "energy_j"), 20_000.0),
         (Run(cell=cell(degrees=Degrees()), gpus_per_node=1, step_tokens=64),
          ("temperature_spread_c",), "one_gpu_a_node", (), 8000.0),
         (Run(cell=cell(idle_baseline_s=0.0)),
          ("idle_power_w",), "no_idle_baseline", ("idle_baseline_s is 0",), 20_000.0),
-        (Run(edit=lambda fields: fields if fields["unix_time_s"] >= START - 0.5 else None),
+        (Run(edit=keeping(lambda at_s, gpu: at_s >= -0.5)),
          ("idle_power_w",), "idle_too_short", ("node1", "0.5 s", "1 s"), 20_000.0),
     ],
 )  # fmt: skip
@@ -290,10 +255,8 @@ def test_what_is_not_known_is_null_alone(tmp_path, run, columns, code, values, e
 
 
 def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path):
-    def of_one(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
-
-    row, gpus, null = reduce(Run(edit=of_one), tmp_path)
+    run = Run(edit=setting(lambda at_s, gpu: gpu == 1, power_w=None))
+    row, gpus, null = reduce(run, tmp_path)
     drifts = dict.fromkeys(("steady", "power_drift", "power_drift_margin"), "not_read_in_steps")
     assert null == LACKING | drifts | dict.fromkeys((*POWER_FIGURES, "idle_power_w"), "never_read")
     assert_null(row, "energy_j", "never_read", "node1 GPU 1", "power_w")
@@ -301,26 +264,86 @@ def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keep", "code", "values"),
+    ("run", "column", "code", "values", "figures"),
     [
-        (lambda s: s < 39, "last_reading_early", ("1.5 s",)),
-        (lambda s: s > 21, "first_reading_late", ("1.5 s",)),
-        (lambda s: not 25 < s < 35, "reading_gap", ("10 s", "5 s")),
+        (Run(edit=without("throttle_power_cap_s", "event_reasons"),
+             missing={"event_reasons": "no such call"}),
+         "throttle_brake_share", "not_read", ("node1 GPU 0", "no such call"),
+         {"throttle_source": None}),
+        (Run(edit=keeping(lambda at_s, gpu: gpu == 0)),
+         "energy_j", "no_sample_of_gpu", ("node1 GPU 1",), {"samples": 0}),
+        # Samples do not cover the window.
+        (Run(edit=keeping(lambda at_s, gpu: at_s < 39)), "energy_j", "last_reading_early",
+         ("node1 GPU 0", "power_w", "1.5 s"), {"temperature_mean_c": None}),
+        (Run(edit=keeping(lambda at_s, gpu: at_s > 21)), "energy_j", "first_reading_late",
+         ("node1 GPU 0", "power_w", "1.5 s"), {"temperature_mean_c": None}),
+        (Run(edit=keeping(lambda at_s, gpu: not 25 < at_s < 35)), "energy_j", "reading_gap",
+         ("node1 GPU 0", "power_w", "10 s", "5 s"), {"temperature_mean_c": None}),
     ],
-)
-def test_samples_that_do_not_cover_the_window_give_null(tmp_path, keep, code, values):
-    run = Run(edit=lambda fields: fields if keep(fields["unix_time_s"] - START) else None)
-    row, _, _ = reduce(run, tmp_path)
-    assert_null(row, "energy_j", code, "node1 GPU 0", "power_w", *values)
-    assert row["temperature_mean_c"] is None
+)  # fmt: skip
+def test_what_was_not_read_is_null_beside_the_speed(tmp_path, run, column, code, values, figures):
+    row, gpus, _ = reduce(run, tmp_path)
+    assert_null(row, column, code, *values)
+    for name, value in figures.items():
+        assert (gpus[1][name], row.get(name, value)) == (value, value)
     assert row["tokens_per_s"] == pytest.approx(6.4)
 
 
-def test_a_gpu_that_was_never_sampled_is_named(tmp_path):
-    run = Run(edit=lambda fields: fields if fields["gpu"] == 0 else None)
-    row, gpus, _ = reduce(run, tmp_path)
-    assert_null(row, "energy_j", "no_sample_of_gpu", "node1 GPU 1")
-    assert gpus[1]["samples"] == 0
+MODEL_A100, H100_PCIE = "NVIDIA A100 80GB PCIe", "NVIDIA H100 PCIe"
+
+
+@pytest.mark.parametrize(
+    ("run", "row", "gpus"),
+    [
+        # Without one counter of throttling the event bits count.
+        (Run(edit=without("throttle_sw_thermal_s")),
+         {"throttle_power_share": 1.0, "throttle_thermal_share": 0.0},
+         {0: {"throttle_source": "events"}}),
+        # A counter that is not read at the edges is interpolated there.
+        (Run(edit=setting(lambda at_s, gpu: at_s % 3 != 1, energy_j=None)), {"energy_j": 20_000.0},
+         {0: {"energy_source": "counter"}, 1: {"energy_source": "counter"}}),
+        # A package of two counts once.
+        (Run(cell=cell(gpus_per_package=2)),
+         {"energy_j": 8000.0, "power_per_gpu_mean_w": 200.0, "idle_power_w": 100.0,
+          "temperature_mean_c": 55.125},
+         {1: {"energy_j": None, "energy_source": None}}),
+        # Rank 0 says that it has GPU 0, and the sampler that this UUID is its GPU 1.
+        (Run(cell=cell(degrees=Degrees()), step_tokens=64, rank_uuids={0: "GPU-node1-1"}),
+         {"energy_j": 12_000.0}, {0: {"gpu": 1}}),
+        # What comes between the idle baseline and training is not of it.
+        (Run(cell=cell(idle_baseline_s=4.0), edit=setting(lambda at_s, gpu: at_s >= -5,
+                                                          power_w=300)),
+         {"idle_power_w": 210.0}, {}),
+        # What a sensor sees is that published of its model.
+        (Run(cell=cell(gpu="A100 PCIe"), device_name=MODEL_A100, gpu_name=MODEL_A100), {},
+         {0: {"power_window_s": 0.025, "power_seen_share": 0.25}}),
+        # Where any GPU will do its peak is that of its model: 756 TFLOP/s, where SXM has 989.4.
+        (Run(cell=cell(gpu=None, peak_bf16_flops_per_s=None), device_name=H100_PCIE),
+         {"mfu_6n": 3.2 * 6 * 420 / 756e12}, {}),
+        # FP8 has its own peak, beside that of bf16.
+        (Run(cell=cell(precision="fp8", backend="torch", peak_fp8_flops_per_s=2000.0)),
+         {"mfu_causal": 3.2 * (6 * 380 + 768) / 2000,
+          "mfu_causal_bf16_peak": 3.2 * (6 * 380 + 768) / 1000}, {}),
+    ],
+)  # fmt: skip
+def test_a_run_that_differs_has_its_figures_by_hand(tmp_path, run, row, gpus):
+    found, found_gpus, _ = reduce(run, tmp_path)
+    assert {name: found[name] for name in row} == pytest.approx(row)
+    for gpu, figures in gpus.items():
+        assert {name: found_gpus[gpu][name] for name in figures} == figures
+
+
+@pytest.mark.parametrize(
+    ("run", "null", "column", "code"),
+    [
+        (Run(identified=False), (0, 1), "gpu_uuid", "driver_does_not_tell"),
+        (Run(cell=cell(gpus_per_package=2)), (1,), "power_mean_w", "shares_package_sensor"),
+    ],
+)
+def test_a_gpus_null_has_its_code(tmp_path, run, null, column, code):
+    _, gpus, _ = reduce(run, tmp_path)
+    for gpu in null:
+        assert_null(gpus[gpu], column, code)
 
 
 def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path):
@@ -330,17 +353,6 @@ def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path):
     for name in ("energy_j", "idle_power_w"):
         assert_null(reduced["run"], name, "file_missing")
     assert reduced["gpus"][0].keys() == {column.name for column in GPUS}
-
-
-def test_a_package_of_two_counts_once(tmp_path):
-    row, gpus, _ = reduce(Run(cell=cell(gpus_per_package=2)), tmp_path)
-    assert row["energy_j"] == 8000.0
-    assert row["power_per_gpu_mean_w"] == 200.0
-    assert row["idle_power_w"] == 100.0
-    assert gpus[1]["energy_j"] is None
-    assert gpus[1]["energy_source"] is None
-    assert_null(gpus[1], "power_mean_w", "shares_package_sensor")
-    assert row["temperature_mean_c"] == pytest.approx(55.125)
 
 
 def test_spread_is_of_the_worst_node(tmp_path):
@@ -396,21 +408,6 @@ def test_an_unknown_peak_gives_no_mfu(tmp_path, run, code, values):
     if BF16_MFU not in mfu:
         assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
     assert (row["simulated"], row["memory_peak_bytes"]) == (run.simulated, 1100.0)
-
-
-def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path):
-    any_gpu = cell(gpu=None, peak_bf16_flops_per_s=None)
-    row, _, null = reduce(Run(cell=any_gpu, device_name="NVIDIA H100 PCIe"), tmp_path)
-    assert null == LACKING
-    # 756 TFLOP/s, where H100 on SXM has 989.4.
-    assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
-
-
-def test_fp8_is_measured_against_its_own_peak_and_that_of_bf16(tmp_path):
-    row, _, null = reduce(Run(cell=cell(peak_fp8_flops_per_s=2000.0, **FP8)), tmp_path)
-    assert null == LACKING
-    assert row["mfu_causal"] == pytest.approx(3.2 * (6 * 380 + 768) / 2000)
-    assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
 
 
 MIXTRAL = replace(cell().model, family="mixtral", experts=4, experts_per_token=2)
@@ -522,34 +519,10 @@ def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path):
     assert row["tokens_per_j"] is not None
 
 
-def test_what_a_sensor_sees_is_that_published_of_the_model(tmp_path):
-    name = "NVIDIA A100 80GB PCIe"
-    run = Run(cell=cell(gpu="A100 PCIe"), device_name=name, gpu_name=name)
-    _, gpus, _ = reduce(run, tmp_path)
-    assert (gpus[0]["power_window_s"], gpus[0]["power_seen_share"]) == (0.025, 0.25)
-
-
-def test_a_rank_is_joined_to_the_sensor_of_its_gpu_by_uuid(tmp_path):
-    # Rank 0 says that it has GPU 0, and the sampler that this UUID is its GPU 1.
-    run = Run(cell=cell(degrees=Degrees()), step_tokens=64, rank_uuids={0: "GPU-node1-1"})
-    row, gpus, _ = reduce(run, tmp_path)
-    assert [gpu["gpu"] for gpu in gpus] == [1]
-    assert row["energy_j"] == 12_000.0
-
-
 def test_a_rank_on_a_gpu_that_the_sampler_never_saw_is_an_error(tmp_path):
     run = Run(rank_uuids={0: "GPU-node1-0", 1: "GPU-elsewhere"})
     with pytest.raises(RecordError, match=r"rank1.*GPU-elsewhere"):
         run.reduced(tmp_path)
-
-
-def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training(tmp_path):
-    def busy_later(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "power_w": 300} if fields["unix_time_s"] >= START - 5 else fields
-
-    run = Run(cell=cell(idle_baseline_s=4.0), edit=busy_later)
-    row, _, _ = reduce(run, tmp_path)
-    assert row["idle_power_w"] == pytest.approx(210)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import SERIES, SERIES_POINTS, Outcome
 from workflow_lib.table_files import read_table
 
-from .synthetic_run import START, Run
+from .synthetic_run import Run, keeping, setting
 
 
 def series(tmp_path: Path, run: Run) -> pl.DataFrame:
@@ -53,13 +53,9 @@ def test_a_gpu_has_at_most_150_points(tmp_path):
 
 
 def test_what_was_not_read_is_null_and_an_interval_without_readings_has_no_row(tmp_path):
-    def edit(row: dict[str, float]) -> dict[str, float] | None:
-        elapsed_s = row["unix_time_s"] - START
-        if 30 <= elapsed_s < 32:
-            return None
-        return {**row, "power_w": None} if elapsed_s < 21 else row  # type: ignore[dict-item]
-
-    found = series(tmp_path, Run(edit=edit)).filter(pl.col("gpu") == 0)
+    kept = keeping(lambda at_s, gpu: not 30 <= at_s < 32)
+    unread = setting(lambda at_s, gpu: at_s < 21, power_w=None)
+    found = series(tmp_path, Run(edit=lambda row: kept(unread(row)))).filter(pl.col("gpu") == 0)
     assert found.height == 28
     powers = dict(found.select("elapsed_s", "power_w").iter_rows())
     assert (powers[-0.5], powers[0.5], powers[1.5]) == (None, None, 400.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from workflow_lib.analysis.steady_state import (
 )
 from workflow_lib.intervals.change import Estimate
 
-from .synthetic_run import START, Run, assert_null, cell, summary, write_steps
+from .synthetic_run import Edit, Run, assert_null, cell, setting, summary, write_steps
 
 
 def step_time(values: list[float]) -> Series:
@@ -118,7 +118,7 @@ def test_blocks_are_of_as_many_steps_as_they_need(count, duration_s, rate_hz, fi
 def reduced(
     directory: Path,
     durations_s: Sequence[float],
-    edit: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
+    edit: Edit = lambda row: row,
 ) -> dict[str, Any]:
     """The row of a run with a step of warm-up and then such steps, from 10 to 40 s, whose GPUs draw
     400 and 600 W throughout."""
@@ -138,7 +138,7 @@ def test_all_measured_steps_count_and_are_steady(tmp_path):
     # The temperatures of the synthetic run go up and down by degrees.
     row = reduced(tmp_path / "warm", EVEN)
     assert_null(row, "steady", "drift_within_noise", "temperature")
-    row = reduced(tmp_path / "even", EVEN, lambda row: {**row, "temperature_c": 60.0})
+    row = reduced(tmp_path / "even", EVEN, setting(temperature_c=60.0))
     assert row["steady"] is True
     assert row["counted_steps"] == 13
     assert row["measured_duration_s"] == pytest.approx(26)
@@ -155,10 +155,7 @@ def test_slow_first_steps_make_a_run_not_steady_and_count_all_the_same(tmp_path)
 
 
 def test_gpus_that_go_on_warming_are_not_steady(tmp_path):
-    def warming(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "temperature_c": 30 + row["unix_time_s"] - START}
-
-    row = reduced(tmp_path, EVEN, warming)
+    row = reduced(tmp_path, EVEN, setting(temperature_c=lambda at_s: 30 + at_s))
     assert row["steady"] is False
     # From the middle of the first step to that of the last, 24 s at 1 °C/s.
     assert row["temperature_drift_c"] == pytest.approx(24, abs=0.1)
@@ -175,7 +172,7 @@ def test_drifts_are_rounded_to_what_they_mean(tmp_path):
 
 
 def test_without_temperatures_nothing_is_called_steady(tmp_path):
-    row = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": None})
+    row = reduced(tmp_path, EVEN, setting(temperature_c=None))
     assert_null(row, "steady", "not_read_in_steps", "node1", "temperature_c")
     assert row["power_drift"] == pytest.approx(0, abs=1e-9)
 

@@ -12,7 +12,10 @@ from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import STEP_TIMES, Outcome
 from workflow_lib.table_files import read_table
 
-from .synthetic_run import START, Run, assert_null, cell, summary
+from .synthetic_run import Run, assert_null, cell, keeping, setting, summary
+
+#: power of GPU 0 alone
+OF_ONE = setting(lambda at_s, gpu: gpu == 1, power_w=None)
 
 
 def steps(tmp_path: Path, run: Run, **without: int) -> list[dict[str, Any]]:
@@ -60,7 +63,7 @@ def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path):
 
 
 def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path):
-    silent = Run(edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row)
+    silent = Run(edit=OF_ONE)
     for row in steps(tmp_path, silent):
         for name in ("energy_j", "power_mean_w"):
             assert_null(row, name, "not_read_in_step", "node1 GPU 1")
@@ -68,7 +71,7 @@ def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path):
 
 
 def test_only_the_step_that_a_long_gap_reaches_into_is_null(tmp_path):
-    gap = Run(edit=lambda row: None if 21 < row["unix_time_s"] - START < 28 else row)
+    gap = Run(edit=keeping(lambda at_s, gpu: not 21 < at_s < 28))
     _, first, last = steps(tmp_path, gap)
     assert (first["energy_j"], first["temperature_mean_c"], first["hottest_gpu"]) == (None,) * 3
     assert last["energy_j"] == pytest.approx(10_000.0)
@@ -84,7 +87,7 @@ def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path):
 def test_a_package_of_two_counts_once(tmp_path):
     package = Run(
         cell=cell(gpus_per_package=2),
-        edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row,
+        edit=OF_ONE,
     )
     assert steps(tmp_path, package)[1]["energy_j"] == pytest.approx(4000.0)
 
