@@ -332,31 +332,34 @@ def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path):
     assert of_cell["simulated"] is False
 
 
-def test_peaks_of_unlike_sensors_have_no_median(tmp_path):
-    row = planned("a", repeats=2)
-    for repeat, sensor in ((1, "samples of 20 ms"), (2, "means of 1 s")):
-        edited(write_run(tmp_path, row, repeat, Run()).summary, run={"power_peak_sensor": sensor})
-    (of_cell,) = tables(tmp_path, row)["cells"]
-    assert of_cell["power_peak_w"] is None
-    assert of_cell["power_peak_sensor"].split("; ") == ["means of 1 s", "samples of 20 ms"]
-    assert of_cell["power_mean_w"] is not None
+A100 = "NVIDIA A100-SXM4-80GB"
+EMULATED = cell(emulated="two daemons")
 
 
-def test_a_figure_that_one_completed_run_lacks_is_null_for_the_cell(tmp_path):
-    row = planned("a", repeats=2)
-    write_run(tmp_path, row, 1, Run())
-    write_run(tmp_path, row, 2, drawing(None))
-    (of_cell,) = tables(tmp_path, row)["cells"]
-    assert of_cell["energy_j"] is None
-    assert of_cell["energy_j_low"] is None
-    assert of_cell["tokens_per_s"] == pytest.approx(6.4)
-
-
-def test_one_simulated_run_marks_the_cell(tmp_path):
-    row = planned("a", repeats=2)
-    write_run(tmp_path, row, 1, Run())
-    write_run(tmp_path, row, 2, Run(simulated=True))
-    assert tables(tmp_path, row)["cells"][0]["simulated"] is True
+@pytest.mark.parametrize(
+    ("runs", "stated", "expected"),
+    [
+        # A figure that one run lacks.
+        ((Run(), drawing(None)), {}, {"energy_j": None, "energy_j_low": None, "tokens_per_s": 6.4}),
+        # Peaks of unlike sensors, of which one reports means of 1 s and the other of 0.025 s.
+        ((Run(), Run(gpu_name=A100)), {}, {"power_peak_w": None, "power_mean_w": 1000.0}),
+        ((Run(), Run(simulated=True)), {}, {"simulated": True}),
+        ((Run(cell=EMULATED),), {}, {"emulated": "two daemons"}),
+        # What a platform states to be emulated may be newer than a run; another has not run.
+        ((Run(),), {"emulated": "two daemons"}, {"emulated": "two daemons"}),
+    ],
+)
+def test_a_cell_is_told_of_all_its_completed_runs(tmp_path, runs, stated, expected):
+    row = planned("a", len(runs) + len(stated), **stated)
+    for repeat, run in enumerate(runs, start=1):
+        write_run(tmp_path, row, repeat, replace(run))
+    found = tables(tmp_path, row)
+    (of_cell,) = found["cells"]
+    assert {name: of_cell[name] for name in expected} == pytest.approx(expected)
+    sensors = [run["power_peak_sensor"] for run in found["runs"] if run["power_peak_sensor"]]
+    assert sorted(set(sensors)) == (of_cell["power_peak_sensor"] or "").split("; ")
+    if stated:
+        assert [run["emulated"] for run in found["runs"]] == [None, "two daemons"]
 
 
 def test_tables_have_their_schema_even_when_empty(tmp_path):
@@ -404,17 +407,3 @@ def test_a_table_of_another_version_is_refused(tmp_path):
 def test_a_value_of_another_type_is_refused(row, values):
     with pytest.raises(RecordError, match=values):
         table([row], PLAN)
-
-
-def test_what_a_platform_states_to_be_emulated_may_be_newer_than_a_run(tmp_path):
-    row = planned("a", repeats=2, emulated="two daemons")
-    write_run(tmp_path, row, 1, Run())
-    stated = tables(tmp_path, row)
-    assert stated["cells"][0]["emulated"] == "two daemons"
-    assert [run["emulated"] for run in stated["runs"]] == [None, "two daemons"]
-
-
-def test_a_cell_is_emulated_if_a_run_of_it_was(tmp_path):
-    row = planned("a")
-    write_run(tmp_path, row, 1, Run(cell=cell(emulated="two daemons")))
-    assert tables(tmp_path, row)["cells"][0]["emulated"] == "two daemons"

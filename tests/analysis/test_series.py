@@ -7,16 +7,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import SERIES, SERIES_POINTS, Outcome
 from workflow_lib.table_files import read_table
 
-from .synthetic_run import Run, keeping, setting
+from .synthetic_run import Run, keeping, setting, summary
 
 
 def series(tmp_path: Path, run: Run) -> pl.DataFrame:
     paths = run.write(tmp_path / "run1")
-    reduce_run(paths.directory)
+    summary(paths)
     return read_table(paths.series, SERIES)
 
 
@@ -63,12 +62,9 @@ def test_what_was_not_read_is_null_and_an_interval_without_readings_has_no_row(t
     assert found["temperature_c"].null_count() == 0
 
 
-def test_without_telemetry_there_are_no_rows(tmp_path):
+def test_without_telemetry_or_a_result_there_are_no_rows(tmp_path):
+    assert series(tmp_path / "invalid", Run(outcome=Outcome.TELEMETRY_INVALID)).height == 0
     paths = Run().write(tmp_path / "run1")
     paths.telemetry_start("node1").unlink()
-    reduce_run(paths.directory)
+    summary(paths)
     assert read_table(paths.series, SERIES).height == 0
-
-
-def test_a_run_that_did_not_complete_has_no_series(tmp_path):
-    assert series(tmp_path, Run(outcome=Outcome.TELEMETRY_INVALID)).height == 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import STEP_TIMES, Outcome
+from workflow_lib.records import STEP_TIMES, Outcome, RunPaths
 from workflow_lib.table_files import read_table
 
 from .synthetic_run import Run, assert_null, cell, keeping, setting, summary
@@ -18,16 +17,18 @@ from .synthetic_run import Run, assert_null, cell, keeping, setting, summary
 OF_ONE = setting(lambda at_s, gpu: gpu == 1, power_w=None)
 
 
-def steps(tmp_path: Path, run: Run, **without: int) -> list[dict[str, Any]]:
-    """Reduce a run and return its steps; ``rank`` and ``step`` name a row that is not there."""
+def steps(
+    tmp_path: Path, run: Run, damage: Callable[[RunPaths], None] = lambda paths: None
+) -> list[dict[str, Any]]:
+    """Write, damage and reduce a run; returns its steps, whose counted energies are the run's."""
     paths = run.write(tmp_path / "run1")
-    if without:
-        path = paths.rank_steps(without["rank"])
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        del lines[1 + without["step"]]
-        path.write_text("".join(lines), encoding="utf-8")
-    reduce_run(paths.directory)
-    return read_table(paths.step_times, STEP_TIMES).to_dicts()
+    damage(paths)
+    row = summary(paths)["run"]
+    found = read_table(paths.step_times, STEP_TIMES).to_dicts()
+    energies = [step["energy_j"] for step in found if step["counted"]]
+    if row["energy_j"] is not None:
+        assert sum(energies) == pytest.approx(row["energy_j"])
+    return found
 
 
 def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path):
@@ -63,57 +64,46 @@ def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path):
 
 
 def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path):
-    silent = Run(edit=OF_ONE)
-    for row in steps(tmp_path, silent):
+    for row in steps(tmp_path, Run(edit=OF_ONE)):
         for name in ("energy_j", "power_mean_w"):
             assert_null(row, name, "not_read_in_step", "node1 GPU 1")
         assert row["hottest_gpu"] == 1
 
 
 def test_only_the_step_that_a_long_gap_reaches_into_is_null(tmp_path):
-    gap = Run(edit=keeping(lambda at_s, gpu: not 21 < at_s < 28))
-    _, first, last = steps(tmp_path, gap)
+    _, first, last = steps(tmp_path, Run(edit=keeping(lambda at_s, gpu: not 21 < at_s < 28)))
     assert (first["energy_j"], first["temperature_mean_c"], first["hottest_gpu"]) == (None,) * 3
     assert last["energy_j"] == pytest.approx(10_000.0)
 
 
 def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path):
-    warm_up, first, _ = steps(tmp_path, Run(), rank=1, step=0)
+    def without_the_first(paths: RunPaths) -> None:
+        lines = paths.rank_steps(1).read_text(encoding="utf-8").splitlines(keepends=True)
+        paths.rank_steps(1).write_text("".join([lines[0], *lines[2:]]), encoding="utf-8")
+
+    warm_up, first, _ = steps(tmp_path, Run(), without_the_first)
     for name in ("step_time_s", "tokens", "slowest_rank", "rank_spread_s", "energy_j"):
         assert_null(warm_up, name, "ranks_lack_step", "1 of 2")
     assert first["tokens"] == 64
 
 
 def test_a_package_of_two_counts_once(tmp_path):
-    package = Run(
-        cell=cell(gpus_per_package=2),
-        edit=OF_ONE,
-    )
+    package = Run(cell=cell(gpus_per_package=2), edit=OF_ONE)
     assert steps(tmp_path, package)[1]["energy_j"] == pytest.approx(4000.0)
 
 
-def test_a_node_without_telemetry_leaves_the_times_alone(tmp_path):
-    paths = Run().write(tmp_path / "run1")
-    paths.gpu_samples("node1").unlink()
-    reduce_run(paths.directory)
-    row = read_table(paths.step_times, STEP_TIMES).row(1, named=True)
-    assert (row["step_time_s"], row["tokens"], row["energy_j"]) == (10.0, 64, None)
-    assert_null(row, "hottest_c", "file_missing", "telemetry/node1.csv")
-
-
-def test_a_run_whose_telemetry_is_invalid_keeps_its_steps_without_power(tmp_path):
-    rows = steps(tmp_path, Run(outcome=Outcome.TELEMETRY_INVALID))
-    assert [row["step_time_s"] for row in rows] == [10.0, 10.0, 10.0]
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [(Outcome.COMPLETED, "file_missing"), (Outcome.TELEMETRY_INVALID, "telemetry_invalid")],
+)
+def test_without_telemetry_the_times_are_left_alone(tmp_path, outcome, code):
+    run = Run(outcome=outcome)
+    rows = steps(tmp_path, run, lambda paths: paths.gpu_samples("node1").unlink())
     for row in rows:
-        assert_null(row, "energy_j", "telemetry_invalid")
+        assert (row["step_time_s"], row["tokens"]) == (10.0, 64)
+        for name in ("energy_j", "hottest_c"):
+            assert_null(row, name, code)
 
 
 def test_a_run_that_ran_out_of_memory_has_no_steps_but_the_table(tmp_path):
     assert steps(tmp_path, Run(outcome=Outcome.OUT_OF_MEMORY)) == []
-
-
-def test_the_energies_of_the_counted_steps_add_up_to_the_runs(tmp_path):
-    paths = Run().write(tmp_path / "run1")
-    run = summary(paths)["run"]
-    counted = read_table(paths.step_times, STEP_TIMES).filter(pl.col("counted"))
-    assert counted["energy_j"].sum() == pytest.approx(run["energy_j"])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.synthetic_run import assert_holds, assert_null
-from workflow_lib.analysis.traces.analysis import analyse
 from workflow_lib.records import Degrees
 
-from .kineto import ELEMENTWISE, GEMM, SEND_RECEIVE, collective, kernel, launch, step, write
+from .kineto import ELEMENTWISE, GEMM, SEND_RECEIVE, analysed, collective, kernel, launch, step
 
 #: µs   0        50       100      140  150  160        200  220
 #:      gemm------------- |        elementwise|         copy-|
@@ -27,7 +26,7 @@ ONE_RANK = [
 
 
 def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path):
-    (row,) = analyse({0: write(tmp_path / "t.json", ONE_RANK)}).ranks.rows(named=True)
+    (row,) = analysed(tmp_path, ONE_RANK).ranks.rows(named=True)
     seconds = {name: value for name, value in row.items() if name.endswith("_s")}
     assert seconds == pytest.approx(
         {
@@ -53,7 +52,7 @@ def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path):
 
 
 def test_each_class_has_its_time_and_its_share(tmp_path):
-    rows = analyse({0: write(tmp_path / "t.json", ONE_RANK)}).kernels.rows(named=True)
+    rows = analysed(tmp_path, ONE_RANK).kernels.rows(named=True)
     assert [(row["class"], row["kernels"]) for row in rows] == [
         ("gemm", 1),
         ("normalisation_elementwise", 1),
@@ -69,7 +68,7 @@ def test_each_class_has_its_time_and_its_share(tmp_path):
 
 def test_kernels_that_run_at_once_count_once_in_covered_time(tmp_path):
     both = [kernel(GEMM, 0, 10), kernel(GEMM, 2, 5), kernel(GEMM, 5, 12), kernel(GEMM, 20, 21)]
-    (row,) = analyse({0: write(tmp_path / "t.json", both)}).kernels.rows(named=True)
+    (row,) = analysed(tmp_path, both).kernels.rows(named=True)
     assert row["kernel_s"] == pytest.approx((10 + 3 + 7 + 1) * 1e-6)
     assert row["covered_s"] == pytest.approx(13e-6)
 
@@ -84,7 +83,7 @@ def test_what_the_optimiser_launches_is_its_own(tmp_path):
         kernel(ELEMENTWISE, 41, 44, correlation=2),
         kernel(GEMM, 44, 45, correlation=3),
     ]
-    rows = analyse({0: write(tmp_path / "t.json", events)}).kernels.rows(named=True)
+    rows = analysed(tmp_path, events).kernels.rows(named=True)
     assert {row["class"]: row["covered_s"] for row in rows} == pytest.approx(
         {"gemm": 1e-6, "normalisation_elementwise": 1e-6, "optimiser": 3e-6}
     )
@@ -119,30 +118,30 @@ def pipeline_of_two(rank: int, late_us: float = 0.0) -> list[dict[str, object]]:
     ]
 
 
+PIPELINE = {"degrees": Degrees(pp=2), "ranks_per_node": 2}
+
+
 def test_the_bubble_of_an_ideal_pipeline_is_one_in_four(tmp_path):
-    paths = {r: write(tmp_path / f"{r}.json", pipeline_of_two(r)) for r in (0, 1)}
-    ranks = analyse(paths, Degrees(pp=2), ranks_per_node=2).ranks
+    ranks = analysed(tmp_path, *map(pipeline_of_two, (0, 1)), **PIPELINE).ranks
     # (p − 1) / (m + p − 1) = 1 / 4 of 120 µs, on either rank.
     assert ranks["bubble_s"].to_list() == pytest.approx([30e-6, 30e-6])
     assert ranks["steps"].to_list() == [1, 1]
 
 
 def test_a_pipeline_that_was_not_traced_whole_has_no_bubble(tmp_path):
-    path = write(tmp_path / "0.json", pipeline_of_two(0))
-    (row,) = analyse({0: path}, Degrees(pp=2), ranks_per_node=2).ranks.rows(named=True)
+    (row,) = analysed(tmp_path, pipeline_of_two(0), **PIPELINE).ranks.rows(named=True)
     assert_null(row, "bubble_s", "pipeline_rank_untraced", "rank 1")
 
 
 def test_stages_whose_clocks_nothing_compares_have_no_bubble(tmp_path):
-    paths = {r: write(tmp_path / f"{r}.json", pipeline_of_two(r, 7.0 * r)) for r in (0, 1)}
-    ranks = analyse(paths, Degrees(pp=2), ranks_per_node=1).ranks
+    apart = [pipeline_of_two(rank, 7.0 * rank) for rank in (0, 1)]
+    ranks = analysed(tmp_path, *apart, degrees=Degrees(pp=2), ranks_per_node=1).ranks
     for row in ranks.rows(named=True):
         assert_null(row, "bubble_s", "pipeline_clock_unaligned", "rank 1")
 
 
 def test_an_empty_trace_is_a_row_without_figures(tmp_path):
-    empty, whole = write(tmp_path / "0.json", []), write(tmp_path / "1.json", ONE_RANK)
-    found = analyse({0: empty, 1: whole}, Degrees(tp=2), ranks_per_node=2)
+    found = analysed(tmp_path, [], ONE_RANK, degrees=Degrees(tp=2), ranks_per_node=2)
     row = found.ranks.row(0, named=True)
     times = ("span_s", "computation_s", "communication_s", "idle_s", "overlap_share")
     assert [row[name] for name in times] == [None] * 5
@@ -160,7 +159,7 @@ def test_two_gpus_of_a_trace_are_two(tmp_path):
         collective(60, 100, [0, 1], device=0),
         kernel(GEMM, 0, 100, device=1),
     ]
-    both = analyse({0: write(tmp_path / "t.json", events)})
+    both = analysed(tmp_path, events)
     (row,) = both.ranks.rows(named=True)
     assert row["gpus"] == 2
     assert row["span_s"] == pytest.approx(200e-6)
@@ -175,7 +174,7 @@ def test_two_gpus_of_a_trace_are_two(tmp_path):
 
 def test_an_unknown_kernel_is_neither_computation_nor_idle(tmp_path):
     events = [kernel(GEMM, 0, 40), kernel("mine", 50, 90), collective(80, 100, [0, 1])]
-    (row,) = analyse({0: write(tmp_path / "t.json", events)}).ranks.rows(named=True)
+    (row,) = analysed(tmp_path, events).ranks.rows(named=True)
     times = {name: row[f"{name}_s"] for name in ("computation", "unknown", "idle")}
     assert times == pytest.approx({"computation": 40e-6, "unknown": 40e-6, "idle": 10e-6})
     assert row["exposed_communication_s"] == pytest.approx(20e-6)

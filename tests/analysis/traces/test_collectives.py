@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.analysis.synthetic_run import assert_holds, assert_null
-from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
+from workflow_lib.analysis.traces.analysis import TraceAnalysis
 from workflow_lib.records import Degrees
 
-from .kineto import GEMM, SEND_RECEIVE, collective, kernel, write
+from .kineto import GEMM, SEND_RECEIVE, analysed, collective, kernel
 
 
-def analysed(tmp_path: Path, *ranks: list[dict[str, Any]], **options: Any) -> TraceAnalysis:
-    paths = {r: write(tmp_path / f"{r}.json", events) for r, events in enumerate(ranks)}
-    return analyse(paths, **options)
+def pair(*spans: tuple[float, float], ahead: float = 0.0) -> list[dict[str, Any]]:
+    """Collectives of ranks 0 and 1 on one of them, whose clock is ahead."""
+    return [collective(start + ahead, end + ahead, [0, 1]) for start, end in spans]
 
 
 def assert_remarked(found: TraceAnalysis, value: str) -> None:
@@ -29,8 +28,8 @@ def assert_remarked(found: TraceAnalysis, value: str) -> None:
 def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path):
     found = analysed(
         tmp_path,
-        [collective(0, 100, [0, 1]), collective(200, 250, [0, 1])],
-        [collective(60, 100, [0, 1]), collective(190, 250, [0, 1])],
+        pair((0, 100), (200, 250)),
+        pair((60, 100), (190, 250)),
         ranks_per_node=2,
         degrees=Degrees(tp=2),
         link_peaks_bytes_per_s={"intra_node": 100e9},
@@ -59,14 +58,10 @@ def test_a_late_rank_answers_only_for_what_it_adds(tmp_path):
 
 
 def test_clocks_of_nodes_are_aligned_by_where_collectives_end(tmp_path):
-    ahead = 5000.0  # µs, the clock of node 1
     found = analysed(
         tmp_path,
-        [collective(0, 100, [0, 1]), collective(200, 300, [0, 1]), collective(400, 500, [0, 1])],
-        [
-            collective(start + ahead, end + ahead, [0, 1])
-            for start, end in ((60, 100), (200, 300), (470, 500))
-        ],
+        pair((0, 100), (200, 300), (400, 500)),
+        pair((60, 100), (200, 300), (470, 500), ahead=5000.0),
         ranks_per_node=1,
     )
     assert found.ranks["waiting_s"].to_list() == pytest.approx([130e-6, 0])
@@ -81,21 +76,17 @@ def test_who_is_late_is_told_right_though_clocks_drift(tmp_path, drift):
     # together. In 6 s the clock of node 1, 0.3 s ahead, gains or loses 300 µs.
     def late(shown: Callable[[float], float], start: float) -> list[dict[str, Any]]:
         times = [10_000.0 * number for number in range(600)]
-        return [collective(shown(at + start), shown(at + 200), [0, 1]) for at in times]
+        return pair(*((shown(at + start), shown(at + 200)) for at in times))
 
-    found = analysed(
-        tmp_path,
-        late(lambda at: at, 40),
-        late(lambda at: at + 300_000 + drift * at, 0),
-        ranks_per_node=1,
-    )
+    drifting = late(lambda at: at + 300_000 + drift * at, 0)
+    found = analysed(tmp_path, late(lambda at: at, 40), drifting, ranks_per_node=1)
     assert found.ranks["late_collectives"].to_list() == [600, 0]
     assert found.ranks["late_s"].to_list() == pytest.approx([600 * 40e-6, 0], rel=0.01)
     assert found.ranks["waiting_s"].to_list() == pytest.approx([0, 600 * 40e-6], rel=0.01)
 
 
 def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path):
-    found = analysed(tmp_path, [collective(0, 100, [0, 1])])
+    found = analysed(tmp_path, pair((0, 100)))
     row = found.kernels.row(0, named=True)
     assert_null(row, "waiting_s", "collectives_unmatched")
     assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(2e6 / 100e-6)
@@ -104,11 +95,7 @@ def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path):
 
 
 def test_ranks_that_ran_different_numbers_of_a_collective_are_not_matched(tmp_path):
-    found = analysed(
-        tmp_path,
-        [collective(0, 100, [0, 1]), collective(200, 300, [0, 1])],
-        [collective(0, 100, [0, 1])],
-    )
+    found = analysed(tmp_path, pair((0, 100), (200, 300)), pair((0, 100)))
     assert found.kernels["waiting_s"].to_list() == [None, None]
     assert_remarked(found, "different numbers")
 
