@@ -180,28 +180,22 @@ def test_what_a_gpu_may_draw_for_a_moment_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("restarts_s", "source"),
-    [(at, "counter") for at in (-5.0, 19.0, 41.0, 47.0)] + [(30.0, "integral")],
+    ("after_s", "by_j", "code"),
+    [
+        # A restart counts only within the measured steps.
+        *((after_s, -9e5, None) for after_s in (-5.0, 19.0, 41.0, 47.0)),
+        (30.0, -9e5, "counter_fell"),
+        # 100 kJ in 2 s.
+        (30.0, 1e5, "counter_too_fast"),
+    ],
 )
-def test_a_counter_that_restarts_is_left_out_only_within_the_measured_steps(
-    tmp_path, restarts_s, source
-):
+def test_a_counter_that_restarts_or_leaps_is_not_believed(tmp_path, after_s, by_j, code):
     counters = at_changes(steady(400.0))
     for each in counters:
-        if each["unix_time_s"] > START + restarts_s:
-            each["energy_j"] -= 9e5
-    gpu = gpu_0(written(tmp_path, lambda _: 480.0, counters))
-    assert gpu["energy_source"] == source
-    assert gpu["energy_j"] == pytest.approx(8000 if source == "counter" else 9600)
-    if source == "integral":
-        assert_null(gpu, "energy_error_share", "counter_fell", "energy_j")
-
-
-def test_a_counter_that_leaps_is_not_believed(tmp_path):
-    # 100 kJ in 2 s.
-    counters = at_changes(steady(400.0))
-    for each in counters:
-        each["energy_j"] += 1e5 * (each["unix_time_s"] > START + 30)
-    gpu = gpu_0(written(tmp_path, steady_power, counters))
-    assert gpu["energy_j"] == pytest.approx(8000)
-    assert_null(gpu, "energy_difference", "counter_too_fast")
+        each["energy_j"] += by_j * (each["unix_time_s"] > START + after_s)
+    gpu = gpu_0(written(tmp_path, lambda at: 480.0, counters))
+    assert gpu["energy_source"] == ("integral" if code else "counter")
+    assert gpu["energy_j"] == pytest.approx(9600 if code else 8000)
+    if code:
+        for name in ("energy_difference", "energy_error_share"):
+            assert_null(gpu, name, code)

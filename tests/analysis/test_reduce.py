@@ -476,39 +476,32 @@ def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "measure"),
+    ("rank", "fields", "measure", "code", "values"),
     [
-        ("memory_peak_bytes", "memory_peak_bytes"),
-        ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
-        ("memory_used_bytes", "memory_used_peak_bytes"),
+        # The rank that recorded none may be the fullest.
+        (1, {"memory_peak_bytes": ""}, "memory_peak_bytes", "rank_recorded_none", ("rank 1",)),
+        (1, {"memory_reserved_bytes": ""},
+         "memory_reserved_peak_bytes", "rank_recorded_none", ("rank 1",)),
+        (1, {"memory_used_bytes": ""}, "memory_used_peak_bytes", "rank_recorded_none", ("rank 1",)),
+        # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB,
+        # which is a lower bound and does not judge the plan.
+        (0, {"memory_reserved_bytes": 7 * 10**8},
+         "memory_estimate_error", "memory_lower_bound", ()),
+        # Rank 0 has losses of 3, 2 and 1. Replicas that went apart train two models.
+        (1, {"loss": 1.5}, "loss_first", "losses_differ", ("step 0", "1.5", "3")),
+        (1, {"loss": 1.5}, "loss_last", "losses_differ", ("step 2", "1", "1.5")),
     ],
-)
-def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(tmp_path, column, measure):
+)  # fmt: skip
+def test_what_ranks_recorded_is_of_all_or_null(tmp_path, rank, fields, measure, code, values):
     paths = Run().write(tmp_path / "run1")
-    edit_csv(paths.rank_steps(1), lambda row: {column: ""})
-    assert_null(reduced_run(paths, 1).summary["run"], measure, "rank_recorded_none")
-
-
-def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path):
-    # Rank 0 has 3, 2 and 1. Replicas that went apart train two models.
-    paths = Run().write(tmp_path / "run1")
-    edit_csv(paths.rank_steps(1), lambda row: {"loss": 1.5})
+    edit_csv(paths.rank_steps(rank), lambda row: fields)
     reduced = reduced_run(paths, 1)
     row = reduced.summary["run"]
-    assert_null(row, "loss_first", "losses_differ", "step 0", "1.5", "3")
-    assert_null(row, "loss_last", "losses_differ", "step 2", "1", "1.5")
-    assert_null(reduced.steps.row(-1, named=True), "loss", "losses_differ", "1", "1.5")
-    edit_csv(paths.rank_steps(1), lambda row: {"loss": ""})
-    assert reduced_run(paths, 1).summary["run"]["loss_last"] == 1.0
-
-
-def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path):
-    # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB.
-    paths = Run().write(tmp_path / "run1")
-    edit_csv(paths.rank_steps(0), lambda row: {"memory_reserved_bytes": 7 * 10**8})
-    row = reduced_run(paths, 1).summary["run"]
-    assert row["memory_used_peak_bytes"] == 7e8
-    assert_null(row, "memory_estimate_error", "memory_lower_bound")
+    assert_null(row, measure, code, *values)
+    if code == "memory_lower_bound":
+        assert row["memory_used_peak_bytes"] == 7e8
+    if measure == "loss_last":
+        assert_null(reduced.steps.row(-1, named=True), "loss", code, "1", "1.5")
 
 
 def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path):

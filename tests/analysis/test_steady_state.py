@@ -134,31 +134,28 @@ def reduced(
 EVEN = (4.0, *(2.0,) * 13)
 
 
-def test_all_measured_steps_count_and_are_steady(tmp_path):
-    # The temperatures of the synthetic run go up and down by degrees.
-    row = reduced(tmp_path / "warm", EVEN)
-    assert_null(row, "steady", "drift_within_noise", "temperature")
-    row = reduced(tmp_path / "even", EVEN, setting(temperature_c=60.0))
-    assert row["steady"] is True
-    assert row["counted_steps"] == 13
-    assert row["measured_duration_s"] == pytest.approx(26)
-    for name in ("step_time_drift", "step_time_drift_margin", "power_drift", "power_drift_margin"):
-        assert row[name] == pytest.approx(0, abs=1e-6)
-
-
-def test_slow_first_steps_make_a_run_not_steady_and_count_all_the_same(tmp_path):
-    # Two warm-up steps too few: from 3 s to 2 s.
-    row = reduced(tmp_path, (4.0, 3.0, 3.0, *(2.0,) * 10))
-    assert row["steady"] is False
-    assert row["counted_steps"] == 12
-    assert row["step_time_drift"] < 0
-
-
-def test_gpus_that_go_on_warming_are_not_steady(tmp_path):
-    row = reduced(tmp_path, EVEN, setting(temperature_c=lambda at_s: 30 + at_s))
-    assert row["steady"] is False
-    # From the middle of the first step to that of the last, 24 s at 1 °C/s.
-    assert row["temperature_drift_c"] == pytest.approx(24, abs=0.1)
+@pytest.mark.parametrize(
+    ("durations_s", "edit", "steady", "figures"),
+    [
+        (EVEN, setting(temperature_c=60.0), True,
+         {"counted_steps": 13, "measured_duration_s": pytest.approx(26)} | dict.fromkeys(
+             ("step_time_drift", "step_time_drift_margin", "power_drift", "power_drift_margin"),
+             pytest.approx(0, abs=1e-6))),
+        # Two warm-up steps too few: from 3 s to 2 s. The line through them has a slope of −10/143 s
+        # a step, over eleven steps, and their mean is 26/12 s.
+        ((4.0, 3.0, 3.0, *(2.0,) * 10), lambda row: row, False,
+         {"counted_steps": 12,
+          "step_time_drift": pytest.approx(-10 / 143 * 11 / (26 / 12), abs=1e-6)}),
+        # From the middle of the first step to that of the last, 24 s at 1 °C/s.
+        (EVEN, setting(temperature_c=lambda at_s: 30 + at_s), False,
+         {"temperature_drift_c": pytest.approx(24, abs=0.1)}),
+    ],
+)  # fmt: skip
+def test_all_measured_steps_count(tmp_path, durations_s, edit, steady, figures):
+    row = reduced(tmp_path, durations_s, edit)
+    assert row["steady"] is steady
+    for name, value in figures.items():
+        assert row[name] == value, name
 
 
 def test_drifts_are_rounded_to_what_they_mean(tmp_path):
@@ -171,10 +168,18 @@ def test_drifts_are_rounded_to_what_they_mean(tmp_path):
     assert str(drifts["power_drift"]) == "0.0"
 
 
-def test_without_temperatures_nothing_is_called_steady(tmp_path):
-    row = reduced(tmp_path, EVEN, setting(temperature_c=None))
-    assert_null(row, "steady", "not_read_in_steps", "node1", "temperature_c")
-    assert row["power_drift"] == pytest.approx(0, abs=1e-9)
+@pytest.mark.parametrize(
+    ("edit", "code", "values"),
+    [
+        # The temperatures of the synthetic run go up and down by degrees.
+        (lambda row: row, "drift_within_noise", ("temperature",)),
+        (setting(temperature_c=None), "not_read_in_steps", ("node1", "temperature_c")),
+    ],
+)
+def test_what_is_not_told_of_temperatures_is_not_called_steady(tmp_path, edit, code, values):
+    row = reduced(tmp_path, EVEN, edit)
+    assert_null(row, "steady", code, *values)
+    assert row["power_drift"] == pytest.approx(0, abs=1e-6)
 
 
 def verdicts(
