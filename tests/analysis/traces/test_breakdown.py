@@ -66,29 +66,6 @@ def test_each_class_has_its_time_and_its_share(tmp_path):
     assert rows[0]["exposed_s"] is None
 
 
-def test_kernels_that_run_at_once_count_once_in_covered_time(tmp_path):
-    both = [kernel(GEMM, 0, 10), kernel(GEMM, 2, 5), kernel(GEMM, 5, 12), kernel(GEMM, 20, 21)]
-    (row,) = analysed(tmp_path, both).kernels.rows(named=True)
-    assert row["kernel_s"] == pytest.approx((10 + 3 + 7 + 1) * 1e-6)
-    assert row["covered_s"] == pytest.approx(13e-6)
-
-
-def test_what_the_optimiser_launches_is_its_own(tmp_path):
-    events = [
-        launch(0, 1),
-        launch(20, 2),
-        launch(21, 3),
-        kernel("Optimizer.step#AdamW.step", 15, 30, cat="user_annotation"),
-        kernel(ELEMENTWISE, 40, 41, correlation=1),
-        kernel(ELEMENTWISE, 41, 44, correlation=2),
-        kernel(GEMM, 44, 45, correlation=3),
-    ]
-    rows = analysed(tmp_path, events).kernels.rows(named=True)
-    assert {row["class"]: row["covered_s"] for row in rows} == pytest.approx(
-        {"gemm": 1e-6, "normalisation_elementwise": 1e-6, "optimiser": 3e-6}
-    )
-
-
 def pipeline_of_two(rank: int, late_us: float = 0.0) -> list[dict[str, object]]:
     """Two stages, three micro-batches, 10 µs forward and 20 µs backward each, all forward first.
 
@@ -150,31 +127,40 @@ def test_an_empty_trace_is_a_row_without_figures(tmp_path):
     assert set(found.kernels["rank"]) == {1}
 
 
-def test_two_gpus_of_a_trace_are_two(tmp_path):
-    # µs     0         40   60        100
-    # GPU 0  gemm-------    all-reduce
-    # GPU 1  gemm----------------------
-    events = [
-        kernel(GEMM, 0, 40, device=0),
-        collective(60, 100, [0, 1], device=0),
-        kernel(GEMM, 0, 100, device=1),
-    ]
-    both = analysed(tmp_path, events)
-    (row,) = both.ranks.rows(named=True)
-    assert row["gpus"] == 2
-    assert row["span_s"] == pytest.approx(200e-6)
-    assert row["computation_s"] == pytest.approx(140e-6)
-    # What the other GPU computes hides nothing.
-    assert row["exposed_communication_s"] == pytest.approx(40e-6)
-    assert row["overlapped_communication_s"] == 0
-    assert row["idle_s"] == pytest.approx(20e-6)
-    covered = {row["class"]: row["covered_s"] for row in both.kernels.rows(named=True)}
-    assert covered == pytest.approx({"gemm": 140e-6, "all_reduce": 40e-6})
-
-
-def test_an_unknown_kernel_is_neither_computation_nor_idle(tmp_path):
-    events = [kernel(GEMM, 0, 40), kernel("mine", 50, 90), collective(80, 100, [0, 1])]
-    (row,) = analysed(tmp_path, events).ranks.rows(named=True)
-    times = {name: row[f"{name}_s"] for name in ("computation", "unknown", "idle")}
-    assert times == pytest.approx({"computation": 40e-6, "unknown": 40e-6, "idle": 10e-6})
-    assert row["exposed_communication_s"] == pytest.approx(20e-6)
+@pytest.mark.parametrize(
+    ("events", "kernel_s", "rank", "covered"),
+    [
+        # Kernels that run at once count once in covered time.
+        ([kernel(GEMM, 0, 10), kernel(GEMM, 2, 5), kernel(GEMM, 5, 12), kernel(GEMM, 20, 21)],
+         (10 + 3 + 7 + 1) * 1e-6, {"computation_s": 13e-6, "span_s": 21e-6}, {"gemm": 13e-6}),
+        # What the optimiser launches is its own.
+        ([launch(0, 1), launch(20, 2), launch(21, 3),
+          kernel("Optimizer.step#AdamW.step", 15, 30, cat="user_annotation"),
+          kernel(ELEMENTWISE, 40, 41, correlation=1), kernel(ELEMENTWISE, 41, 44, correlation=2),
+          kernel(GEMM, 44, 45, correlation=3)],
+         5e-6, {"computation_s": 5e-6},
+         {"gemm": 1e-6, "normalisation_elementwise": 1e-6, "optimiser": 3e-6}),
+        # µs     0         40   60        100
+        # GPU 0  gemm-------    all-reduce
+        # GPU 1  gemm----------------------, which hides nothing of the other GPU
+        ([kernel(GEMM, 0, 40, device=0), collective(60, 100, [0, 1], device=0),
+          kernel(GEMM, 0, 100, device=1)],
+         180e-6,
+         {"gpus": 2, "span_s": 200e-6, "computation_s": 140e-6, "exposed_communication_s": 40e-6,
+          "overlapped_communication_s": 0, "idle_s": 20e-6},
+         {"gemm": 140e-6, "all_reduce": 40e-6}),
+        # An unknown kernel is neither computation nor idle.
+        ([kernel(GEMM, 0, 40), kernel("mine", 50, 90), collective(80, 100, [0, 1])],
+         100e-6,
+         {"computation_s": 40e-6, "unknown_s": 40e-6, "idle_s": 10e-6,
+          "exposed_communication_s": 20e-6},
+         {"gemm": 40e-6, "unknown": 40e-6, "all_reduce": 20e-6}),
+    ],
+)  # fmt: skip
+def test_time_is_covered_by_what_runs(tmp_path, events, kernel_s, rank, covered):
+    found = analysed(tmp_path, events)
+    (row,) = found.ranks.rows(named=True)
+    assert {name: row[name] for name in rank} == pytest.approx(rank)
+    of_class = {row["class"]: row["covered_s"] for row in found.kernels.rows(named=True)}
+    assert of_class == pytest.approx(covered)
+    assert found.kernels["kernel_s"].sum() == pytest.approx(kernel_s)
