@@ -13,16 +13,20 @@ Timeline, in seconds after ``START``::
 from __future__ import annotations
 
 import csv
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
+    POWER_SAMPLES,
     STEPS,
     Cell,
     Column,
@@ -43,29 +47,22 @@ from workflow_lib.records import (
     Training,
     write_json,
 )
+from workflow_lib.records.cell_axes import IDENTITY
 
 START = 1_700_000_000.0
+#: columns that say which cell it is: a null there is a value, as the routing of a dense model
+_NAMES = {column.name for column in IDENTITY}
 
 #: what no run of three steps, and without a cool-down, has
-TOO_SHORT = (
-    "the measured steps make 2 blocks of a second or more; 10 are needed to tell a drift from noise"
-)
 LACKING = {
-    "steady": TOO_SHORT,
-    "step_time_drift": TOO_SHORT,
-    "step_time_drift_margin": TOO_SHORT,
-    "power_drift": TOO_SHORT,
-    "power_drift_margin": TOO_SHORT,
-    "temperature_drift_c": TOO_SHORT,
-    "temperature_drift_margin_c": TOO_SHORT,
-    "cool_down_s": "the cell has no cool-down",
-    "clock_skew_s": "one node has one clock",
-    "clock_error_s": "one node has one clock",
-    "dropped_choices_share": "a dense model has no router",
-    **dict.fromkeys(
-        ("at_power_limit_share", "at_power_limit_burst_s"),
-        "node1 GPU 0: power readings are means over too long to show bursts",
-    ),
+    **dict.fromkeys(("steady", "step_time_drift", "step_time_drift_margin"), "too_few_blocks"),
+    **dict.fromkeys(("power_drift", "power_drift_margin"), "too_few_blocks"),
+    **dict.fromkeys(("temperature_drift_c", "temperature_drift_margin_c"), "too_few_blocks"),
+    "cool_down_s": "no_cool_down",
+    **dict.fromkeys(("clock_skew_s", "clock_error_s"), "one_clock"),
+    "dropped_choices_share": "no_router",
+    "at_power_limit_share": "readings_too_long_for_bursts",
+    "at_power_limit_burst_s": "readings_too_long_for_bursts",
 }
 
 #: 2 layers of hidden size 4: parameters by hand in test_reduce.py
@@ -81,7 +78,9 @@ HARDWARE = Hardware(
 
 
 def cell(**changes: Any) -> Cell:
-    """Two replicas on one node with two GPUs, one step of warm-up and two measured ones."""
+    """Two replicas on one node with two GPUs, one step of warm-up and two measured ones; but for
+    fields of it, and of its training, hardware or telemetry.
+    """
     plain = Cell(
         id="made-up/tiny/tp1-pp1-dp2_mb1-gb4-bf16-zero1_01234567",
         model=MODEL,
@@ -104,6 +103,10 @@ def cell(**changes: Any) -> Cell:
         nodes=1,
         software={},
     )
+    for name in ("training", "hardware", "telemetry"):
+        part = getattr(plain, name)
+        of_part = {key: changes.pop(key) for key in vars(part).keys() & changes.keys()}
+        plain = replace(plain, **{name: replace(part, **of_part)})
     return replace(plain, **changes)
 
 
@@ -165,6 +168,29 @@ def host_sample(elapsed_s: float) -> dict[str, Any]:
     }
 
 
+#: whether, at a time in s after START and of a GPU
+When = Callable[[float, int], bool]
+Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+def setting(when: When = lambda at_s, gpu: True, **fields: Any) -> Edit:
+    """An edit of samples that sets fields, at some times or of some GPUs; a function gives a
+    field's value at a time."""
+
+    def edit(row: dict[str, Any]) -> dict[str, Any]:
+        at_s = row["unix_time_s"] - START
+        if not when(at_s, row["gpu"]):
+            return row
+        return row | {name: of(at_s) if callable(of) else of for name, of in fields.items()}
+
+    return edit
+
+
+def keeping(when: When) -> Edit:
+    """An edit of samples that leaves out all others."""
+    return lambda row: row if when(row["unix_time_s"] - START, row["gpu"]) else None
+
+
 def link_count(rank: int) -> LinkCount:
     """Of both measured steps: 30 kB received and 20 kB sent a step."""
     before = LinkReading(START + 20, 500, 700)
@@ -194,7 +220,7 @@ class Run:
     #: GPU → its enforced power limit, where that is not 700 W
     power_limits_w: Mapping[int, float | None] = field(default_factory=dict)
     #: a sample's fields → the fields to write, or None to leave it out
-    edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
+    edit: Edit = lambda fields: fields
     #: the same of a node's own samples
     edit_host: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -234,6 +260,10 @@ class Run:
         for rank in range(self.cell.degrees.world_size):
             self._write_rank(paths, rank)
         return paths
+
+    def reduced(self, directory: Path) -> dict[str, Any]:
+        """Write the run's files as its first run in a directory; returns the summary of it."""
+        return summary(self.write(directory / "run1"))
 
     def write_telemetry(self, paths: RunPaths, node: str) -> None:
         """Write a node's telemetry alone."""
@@ -309,6 +339,26 @@ class Run:
         write_csv(paths.rank_steps(rank), STEPS, rows)
 
 
+def write_driver_samples(
+    paths: RunPaths,
+    power_w: Callable[[float], float],
+    from_s: float = -10.0,
+    to_s: float = 50.02,
+    gpus: Sequence[int] = (0, 1),
+) -> None:
+    """Write the driver's own samples, 20 ms apart, of such power at a time in s after START."""
+    rows = [
+        {
+            "driver_time_us": round((START + tick / 50) * 1e6),
+            "gpu": gpu,
+            "power_mw": round(1000 * power_w(tick / 50)),
+        }
+        for tick in range(round(from_s * 50), round(to_s * 50))
+        for gpu in gpus
+    ]
+    write_csv(paths.power_samples("node1"), POWER_SAMPLES, rows)
+
+
 def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows under their header, of the columns alone; what a row lacks is empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -318,3 +368,66 @@ def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str,
         )
         writer.writeheader()
         writer.writerows(rows)
+
+
+def write_steps(
+    paths: RunPaths,
+    spans: Sequence[tuple[float, float]],
+    ranks: int = 2,
+    warmup_steps: int = 0,
+    tokens: int = 32,
+) -> None:
+    """Write other steps, which last from and to times in s after START, alike on all ranks."""
+    rows = [
+        {
+            "step": step,
+            "phase": "warmup" if step < warmup_steps else "measured",
+            "started_unix_s": START + started_s,
+            "ended_unix_s": START + ended_s,
+            "tokens": tokens,
+        }
+        for step, (started_s, ended_s) in enumerate(spans)
+    ]
+    for rank in range(ranks):
+        write_csv(paths.rank_steps(rank), STEPS, rows)
+
+
+def edit_csv(path: Path, edit: Callable[[dict[str, str]], Mapping[str, Any]]) -> None:
+    """Write each row of a file as edited, under the same header."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = [{**row, **edit(row)} for row in csv.DictReader(stream)]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def summary(paths: RunPaths) -> dict[str, Any]:
+    """Reduce a run; returns its summary, in whose row each null has a reason, and nothing else."""
+    reduce_run(paths.directory)
+    read: dict[str, Any] = json.loads(paths.summary.read_text(encoding="utf-8"))
+    row = read["run"]
+    lacking = {name for name, value in row.items() if value is None and name not in _NAMES}
+    reasons = json.loads(row["missing_reasons"])
+    assert lacking == reasons.keys() == codes(row).keys()
+    assert all(reasons.values())
+    return read
+
+
+def codes(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row's null columns, each with its code."""
+    read: dict[str, str] = json.loads(row["missing_codes"])
+    return read
+
+
+def assert_null(row: Mapping[str, Any], column: str, code: str, *values: str) -> None:
+    """Assert that a column is null by a code, and that its sentence holds the values."""
+    found = row[column], codes(row).get(column)
+    assert found == (None, code), (column, found)
+    assert_holds(json.loads(row["missing_reasons"])[column], *values)
+
+
+def assert_holds(sentence: str, *values: str) -> None:
+    """Assert that a sentence holds each of some values as a whole."""
+    for value in values:
+        assert re.search(rf"(?<![\w.]){re.escape(value)}(?!\w)", sentence), (value, sentence)

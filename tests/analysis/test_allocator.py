@@ -4,75 +4,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
 from workflow_lib.analysis.collect import cell_pressure, cell_settings
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import STEPS
 
-from .synthetic_run import Run, cell, write_csv
+from .synthetic_run import Run, cell, codes, summary, write_csv
 
 COLUMNS = ("allocator_retries", "allocator_frees", "memory_pressure", "allocator")
+NOTHING = (None, None, None, None)
 DEFAULT, EXPANDABLE = "native", "native, expandable_segments:True"
 #: at the end of the warm-up step and of two measured ones
-QUIET = [(2, 31), (2, 31), (2, 31)]
-SHORT = [(2, 31), (3, 35), (5, 42)]
-
-
-def reduced(directory: Path, run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    paths = run.write(directory)
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    return summary["run"], summary["gpus"]
+QUIET = (DEFAULT, [(2, 31), (2, 31), (2, 31)])
+SHORT = (DEFAULT, [(2, 31), (3, 35), (5, 42)])
+ASYNCHRONOUS = ("cudaMallocAsync", [(None, None)] * 3)
 
 
 def values(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in COLUMNS)
 
 
-def reasons(row: Mapping[str, Any]) -> set[str]:
-    missing = json.loads(row["missing_reasons"])
-    return {missing[name] for name in COLUMNS if row[name] is None}
+def causes(row: Mapping[str, Any]) -> set[str]:
+    """The codes of what is null."""
+    return {code for name, code in codes(row).items() if name in COLUMNS}
 
 
-def test_counts_are_those_of_the_measured_steps_alone(tmp_path: Path) -> None:
-    allocators = {0: (DEFAULT, QUIET), 1: (DEFAULT, SHORT)}
-    row, gpus = reduced(tmp_path / "short" / "run1", Run(allocators=allocators))
-    # Of rank 1: 5 − 2 retries, 42 − 31 segments.
-    assert values(row) == (3, 11, True, DEFAULT)
-    assert [(gpu["allocator_retries"], gpu["allocator_frees"]) for gpu in gpus] == [(0, 0), (3, 11)]
-    quiet = {0: (DEFAULT, QUIET), 1: (EXPANDABLE, QUIET)}
-    row, _ = reduced(tmp_path / "quiet" / "run1", Run(allocators=quiet))
-    assert values(row) == (0, 0, False, f"{DEFAULT}; {EXPANDABLE}")
+@pytest.mark.parametrize(
+    ("first", "second", "of_gpus", "expected"),
+    [
+        # Of rank 1: 5 − 2 retries, 42 − 31 segments.
+        (QUIET, SHORT, [(0, 0), (3, 11)], (3, 11, True, DEFAULT)),
+        (QUIET, (EXPANDABLE, QUIET[1]), [(0, 0), (0, 0)],
+         (0, 0, False, f"{DEFAULT}; {EXPANDABLE}")),
+        # A segment given back without a retry is pressure.
+        (QUIET, (DEFAULT, [(0, 0), (0, 0), (0, 1)]), [(0, 0), (0, 1)], (0, 1, True, DEFAULT)),
+        # Pressure is known where one rank shows it.
+        (SHORT, ASYNCHRONOUS, [(3, 11), (None, None)],
+         (None, None, True, f"{ASYNCHRONOUS[0]}; {DEFAULT}")),
+        (QUIET, ASYNCHRONOUS, [(0, 0), (None, None)],
+         (None, None, None, f"{ASYNCHRONOUS[0]}; {DEFAULT}")),
+    ],
+)  # fmt: skip
+def test_counts_are_those_of_the_measured_steps_alone(tmp_path, first, second, of_gpus, expected):
+    reduced = Run(allocators={0: first, 1: second}).reduced(tmp_path)
+    counts = [(gpu["allocator_retries"], gpu["allocator_frees"]) for gpu in reduced["gpus"]]
+    assert (counts, values(reduced["run"])) == (of_gpus, expected)
+    assert causes(reduced["run"]) == ({"allocator_does_not_count"} if None in expected else set())
 
 
-def test_a_segment_given_back_without_a_retry_is_pressure(tmp_path: Path) -> None:
-    allocators = {0: (DEFAULT, QUIET), 1: (DEFAULT, [(0, 0), (0, 0), (0, 1)])}
-    row, _ = reduced(tmp_path / "run1", Run(allocators=allocators))
-    assert values(row) == (0, 1, True, DEFAULT)
-
-
-def test_pressure_is_known_where_one_rank_shows_it(tmp_path: Path) -> None:
-    asynchronous = ("cudaMallocAsync", [(None, None)] * 3)
-    row, _ = reduced(
-        tmp_path / "one" / "run1", Run(allocators={0: (DEFAULT, SHORT), 1: asynchronous})
-    )
-    assert values(row)[:3] == (None, None, True)
-    row, _ = reduced(
-        tmp_path / "none" / "run1", Run(allocators={0: (DEFAULT, QUIET), 1: asynchronous})
-    )
-    assert values(row)[:3] == (None, None, None)
-    assert reasons(row) == {"torch's allocator does not count them (cudaMallocAsync)"}
-
-
-def test_runs_of_earlier_versions_and_of_cpus_say_why_nothing_is_known(tmp_path: Path) -> None:
-    run = Run()
-    paths = run.write(tmp_path / "earlier" / "run1")
+def test_runs_of_earlier_versions_say_why_nothing_is_known(tmp_path):
+    paths = Run().write(tmp_path / "run1")
     # Files without the columns at all.
     for rank in range(2):
         rows = pl.read_csv(paths.rank_steps(rank)).to_dicts()
@@ -81,31 +65,18 @@ def test_runs_of_earlier_versions_and_of_cpus_say_why_nothing_is_known(tmp_path:
         record = json.loads(paths.rank(rank).read_text("utf-8"))
         del record["allocator"]
         paths.rank(rank).write_text(json.dumps(record), encoding="utf-8")
-    reduce_run(paths.directory)
-    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    assert values(row) == (None, None, None, None)
-    assert reasons(row) == {
-        "an earlier version made the run, and its ranks did not record their allocator"
-    }
-    on_cpu = Run(on_cpu=True, simulated=True, device_name="CPU")
-    row, _ = reduced(tmp_path / "cpu" / "run1", on_cpu)
-    assert values(row) == (None, None, None, None)
-    assert reasons(row) == {
-        "trained on a CPU, whose memory torch's allocator of GPU memory does not hold"
-    }
+    row = summary(paths)["run"]
+    assert (values(row), causes(row)) == (NOTHING, {"of_earlier_version"})
 
 
-def test_without_a_warm_up_counts_of_before_are_not_known(tmp_path: Path) -> None:
-    one = cell(training=replace(cell().training, warmup_steps=0, measured_steps=3))
-    allocators = {0: (DEFAULT, QUIET), 1: (DEFAULT, SHORT)}
-    paths = Run(cell=one, allocators=allocators).write(tmp_path / "run1")
+def test_without_a_warm_up_counts_of_before_are_not_known(tmp_path):
+    one = cell(warmup_steps=0, measured_steps=3)
+    paths = Run(cell=one, allocators={0: QUIET, 1: SHORT}).write(tmp_path / "run1")
     for rank in range(2):
         text = paths.rank_steps(rank).read_text("utf-8").replace("warmup", "measured")
         paths.rank_steps(rank).write_text(text, encoding="utf-8")
-    reduce_run(paths.directory)
-    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    assert values(row) == (None, None, None, DEFAULT)
-    assert reasons(row) == {"without a warm-up, counts of before the measured steps are not known"}
+    row = summary(paths)["run"]
+    assert (values(row), causes(row)) == ((None, None, None, DEFAULT), {"no_warmup"})
 
 
 @pytest.mark.parametrize(
@@ -113,7 +84,7 @@ def test_without_a_warm_up_counts_of_before_are_not_known(tmp_path: Path) -> Non
     [([False, False], False), ([False, True], True), ([None, True], True), ([None, False], None),
      ([], None)],
 )  # fmt: skip
-def test_a_cell_is_under_pressure_if_a_run_is(runs: list[bool | None], pressure: Any) -> None:
+def test_a_cell_is_under_pressure_if_a_run_is(runs, pressure):
     assert cell_pressure([{"memory_pressure": each} for each in runs]) is pressure
 
 
@@ -126,5 +97,5 @@ def test_a_cell_is_under_pressure_if_a_run_is(runs: list[bool | None], pressure:
         ([], None),
     ],
 )
-def test_all_settings_of_a_cell_are_named(runs: list[str | None], settings: Any) -> None:
+def test_all_settings_of_a_cell_are_named(runs, settings):
     assert cell_settings([{"allocator": each} for each in runs]) == settings

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from workflow_lib.analysis import batch
@@ -13,12 +11,7 @@ from .synthetic_run import Run
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_damaged_run_keeps_no_other_from_being_reduced(
-    processes: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_damaged_run_keeps_no_other_from_being_reduced(processes, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(batch, "_CHUNK", 1)
     runs = [Run().write(tmp_path / f"cell{number}" / "run1") for number in range(3)]
     runs[1].rank_steps(1).unlink()
@@ -30,7 +23,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reduced(
     assert [run.summary.is_file() for run in runs] == [True, False, True]
 
 
-def test_both_ways_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_give_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(batch, "_CHUNK", 1)
     written = []
     for processes in ("1", "2"):
@@ -42,5 +35,5 @@ def test_both_ways_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monke
     assert written[0] == written[1]
 
 
-def test_no_runs_are_no_problem() -> None:
+def test_no_runs_are_no_problem():
     assert batch.reduce_runs([], processes=2) == []

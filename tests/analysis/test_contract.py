@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.synthetic_run import write_csv
+from tests.analysis.synthetic_run import assert_null, codes, write_csv
 from tests.telemetry.cells import NODE, make_cell
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.launch.outcome import classify
@@ -23,7 +23,6 @@ from workflow_lib.records import (
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
-    NOT_TOLD,
     STEPS,
     STEPS_REQUIRED,
     Outcome,
@@ -113,17 +112,21 @@ BY_HAND = {
     "energy_per_step_j": 1600.0,
     "temperature_mean_c": 60.0,
 }
-NO_LOSS = "no rank recorded the loss"
-#: what such a trainer does not tell, on a GPU, with the reason
-NULL_ON_GPUS = {
-    "allocator": NOT_TOLD,
-    "allocator_retries": NOT_TOLD,
-    "allocator_frees": NOT_TOLD,
-    "memory_pressure": NOT_TOLD,
-    "memory_peak_bytes": "no rank recorded its memory",
-    "memory_used_peak_bytes": "no rank recorded it",
-    "loss_first": f"step 0: {NO_LOSS}",
-    "loss_last": f"step 5: {NO_LOSS}",
+#: what such a trainer does not tell, by the sampler's source, with the code
+NOT_TOLD_ANYWHERE = {"loss_first": "loss_not_recorded", "loss_last": "loss_not_recorded"}
+ALLOCATOR = ("allocator", "allocator_retries", "allocator_frees", "memory_pressure")
+NULL = {
+    "nvidia": {
+        **dict.fromkeys(ALLOCATOR, "not_told"),
+        "memory_peak_bytes": "memory_not_recorded",
+        "memory_used_peak_bytes": "gpu_memory_not_recorded",
+        "mfu_causal": "peak_unknown",
+    },
+    "simulated": {
+        **dict.fromkeys(ALLOCATOR, "cpu_has_no_gpu_allocator"),
+        "memory_used_peak_bytes": "cpu_memory_not_counted",
+        "mfu_causal": "cpu_peak_unknown",
+    },
 }
 
 
@@ -133,25 +136,15 @@ def test_a_run_with_no_more_than_what_is_required_is_judged_and_reduced(tmp_path
     run = reduced.summary["run"]
     assert {name: run[name] for name in BY_HAND} == pytest.approx(BY_HAND)
     assert reduced.steps["tokens"].to_list() == [64] * 6
-    reasons = json.loads(run["missing_reasons"])
-    null = {name for name, value in run.items() if value is None and name in reasons}
-    assert null == reasons.keys()
-    on_gpus = {name: reasons[name] for name in NULL_ON_GPUS}
+    assert all(run[name] is None for name in codes(run))
+    expected = NOT_TOLD_ANYWHERE | NULL[source]
+    assert {name: codes(run)[name] for name in expected} == expected
+    assert_null(run, "loss_last", "loss_not_recorded", "step 5")
+    # The platform names its GPU, and the sampler's name agrees; no rank names its device.
+    assert_null(run, "mfu_causal", NULL[source]["mfu_causal"])
     if source == "nvidia":
-        assert on_gpus == NULL_ON_GPUS
-    else:
-        assert all("CPU" in reasons[name] for name in ("allocator", "memory_used_peak_bytes"))
-        assert reasons["mfu_causal"].startswith(f"trained on a CPU ({NOT_TOLD})")
-
-
-def test_a_gpu_is_found_by_its_uuid_alone(tmp_path):
-    reduced = judged_and_reduced(foreign_run(tmp_path, "nvidia"))
-    powers = {gpu["gpu_uuid"]: gpu["power_mean_w"] for gpu in reduced.summary["gpus"]}
-    assert powers == pytest.approx(dict(zip(UUIDS, POWER_W, strict=True)))
-    # The platform names its GPU, and the sampler's name agrees.
-    assert json.loads(reduced.summary["run"]["missing_reasons"])["mfu_causal"].endswith(
-        "that of its GPUs is not known"
-    )
+        powers = {gpu["gpu_uuid"]: gpu["power_mean_w"] for gpu in reduced.summary["gpus"]}
+        assert powers == pytest.approx(dict(zip(UUIDS, POWER_W, strict=True)))
 
 
 def test_a_gpu_that_was_not_sampled_makes_telemetry_invalid(tmp_path):

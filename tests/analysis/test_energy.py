@@ -6,7 +6,6 @@ GPUs have the driver's samples every 20 ms, and a counter that is renewed every 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,17 @@ from typing import Any
 import polars as pl
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, POWER_SAMPLES, RunPaths
+from workflow_lib.records import GPU_COUNTERS, RunPaths
 
-from .synthetic_run import START, Run, sample, write_csv
+from .synthetic_run import (
+    START,
+    Run,
+    assert_null,
+    setting,
+    summary,
+    write_csv,
+    write_driver_samples,
+)
 
 #: the time of each renewal, after a whole tenth of a second
 RENEWED_S = 0.03
@@ -25,10 +31,16 @@ RENEWED_S = 0.03
 AGE_S = 0.014
 #: energy in J from START on, at a time in s after it
 Energy = Callable[[float], float]
+#: power in W at such a time
+Power = Callable[[float], float]
 
 
 def steady(watts: float) -> Energy:
     return lambda at: watts * at
+
+
+def steady_power(at: float) -> float:
+    return 400.0
 
 
 def jump(at: float) -> float:
@@ -45,12 +57,12 @@ def renewed(energy: Energy, at: float) -> float:
     return 1e6 + energy((at - RENEWED_S) // 0.1 * 0.1 + RENEWED_S)
 
 
-def at_changes(energy: Energy, off_s: float = 0.0) -> list[dict[str, Any]]:
-    """Counters read at a change every 2 s; ``off_s`` is the age of the value beyond the mean."""
+def at_changes(energy: Energy) -> list[dict[str, Any]]:
+    """Counters read at a change every 2 s."""
     rows = []
     for second in range(-10, 50, 2):
         change_s = second + 0.1 + RENEWED_S
-        read_s = change_s + AGE_S / 2 + off_s
+        read_s = change_s + AGE_S / 2
         value = 1e6 + energy(change_s)
         rows += [row(gpu, read_s, value, AGE_S) for gpu in (0, 1)]
     return rows
@@ -68,46 +80,31 @@ def row(gpu: int, at: float, energy_j: float, age_s: float | None) -> dict[str, 
 
 def written(
     directory: Path,
-    power_w: Callable[[float], float],
+    power_w: Power,
     counters: list[dict[str, Any]],
-    edit: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields,
+    sampled_w: Power | None = None,
 ) -> RunPaths:
-    """A run with the driver's samples and readings of one power, and these counters."""
-    paths = Run().write(directory / "run1")
-    samples = [
-        {
-            "driver_time_us": round((START + tick / 50) * 1e6),
-            "gpu": gpu,
-            "power_mw": round(1000 * power_w(tick / 50)),
-        }
-        for tick in range(-500, 2501)
-        for gpu in (0, 1)
-    ]
-    write_csv(paths.power_samples("node1"), POWER_SAMPLES, [edit(each) for each in samples])
-    readings = [
-        {**sample(tick / 2, gpu), "power_w": power_w(tick / 2)}
-        for tick in range(-20, 101)
-        for gpu in (0, 1)
-    ]
-    write_csv(paths.gpu_samples("node1"), GPU_SAMPLES, [edit(each) for each in readings])
+    """A run with readings and the driver's samples of one power, or of two, and these counters."""
+    readings = Run(edit=setting(power_w=power_w))
+    paths = readings.write(directory / "run1")
+    write_driver_samples(paths, sampled_w or power_w)
     write_csv(paths.gpu_counters("node1"), GPU_COUNTERS, counters)
     return paths
 
 
-def reduced(paths: RunPaths) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """The run's row, GPU 0's, and why that one's fields are null."""
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    gpu = summary["gpus"][0]
-    return summary["run"], gpu, json.loads(gpu["missing_reasons"])
+def gpu_0(paths: RunPaths) -> dict[str, Any]:
+    """GPU 0's row of a run."""
+    row: dict[str, Any] = summary(paths)["gpus"][0]
+    return row
 
 
-def test_energy_is_the_counters_where_samples_are_in_step_with_the_load(tmp_path: Path) -> None:
+def test_energy_is_the_counters_where_samples_are_in_step_with_the_load(tmp_path):
     # A square wave of 20 ms between 200 and 600 W: 400 W. Each look sees 600 W for 70 % of its
     # time: 480 W.
     seen_w = 0.7 * 600 + 0.3 * 200
     paths = written(tmp_path, lambda _: seen_w, at_changes(steady(400.0)))
-    run, gpu, _ = reduced(paths)
+    reduced = summary(paths)
+    run, gpu = reduced["run"], reduced["gpus"][0]
     assert (gpu["energy_source"], gpu["power_source"]) == ("counter", "driver")
     assert gpu["energy_j"] == pytest.approx(8000)
     assert gpu["power_mean_w"] == pytest.approx(400)
@@ -124,10 +121,10 @@ def test_energy_is_the_counters_where_samples_are_in_step_with_the_load(tmp_path
     assert steps["energy_j"].to_list() == pytest.approx([8000, 8000])
 
 
-def test_a_jump_of_power_at_the_edges_is_found_in_the_samples(tmp_path: Path) -> None:
+def test_a_jump_of_power_at_the_edges_is_found_in_the_samples(tmp_path):
     # 14 kJ. Straight lines between readings 0.1 s apart would lose up to 30 J at an edge, and
     # readings 2 s apart 600 J.
-    _, gpu, _ = reduced(written(tmp_path, jumping, at_changes(jump)))
+    gpu = gpu_0(written(tmp_path, jumping, at_changes(jump)))
     assert gpu["energy_source"] == "counter"
     # The samples show the jump 10 ms before it, in the middle of a line of 20 ms.
     assert gpu["energy_j"] == pytest.approx(14_000, abs=6)
@@ -136,90 +133,69 @@ def test_a_jump_of_power_at_the_edges_is_found_in_the_samples(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("phase_s", [0.0, 0.02, 0.04, 0.06, 0.08])
-def test_a_counter_that_was_read_anywhere_is_off_by_no_more_than_its_age(
-    tmp_path: Path, phase_s: float
-) -> None:
+def test_a_counter_that_was_read_anywhere_is_off_by_no_more_than_its_age(tmp_path, phase_s):
     # Read every 20 s: 0.1 s of 700 W is 70 J at most, in all, over 20 s.
     times_s = [-9.9, *(place + phase_s for place in (19.3, 39.5, 49.7))]
-    _, gpu, _ = reduced(written(tmp_path, jumping, anywhere(jump, times_s)))
+    gpu = gpu_0(written(tmp_path, jumping, anywhere(jump, times_s)))
     assert gpu["energy_source"] == "counter"
     assert abs(gpu["energy_j"] - 14_000) <= 70
     # What the age of the readings explains is not an error of the sensor.
     assert gpu["energy_error_share"] == 0.0
 
 
-def test_readings_too_close_to_each_other_tell_less_than_samples(tmp_path: Path) -> None:
+def test_readings_too_close_to_each_other_tell_less_than_samples(tmp_path):
     # 15 s apart, and each up to 0.1 s old.
-    paths = written(tmp_path, lambda _: 400.0, anywhere(steady(400.0), [22.5, 37.5]))
-    run, gpu, reasons = reduced(paths)
+    paths = written(tmp_path, steady_power, anywhere(steady(400.0), [22.5, 37.5]))
+    reduced = summary(paths)
+    run, gpu = reduced["run"], reduced["gpus"][0]
     assert (gpu["energy_source"], gpu["energy_j"]) == ("integral", pytest.approx(8000))
-    assert gpu["energy_difference"] is gpu["energy_error_share"] is None
-    assert "15 s apart, have times that may be off by 0.1 s" in reasons["energy_error_share"]
-    assert run["energy_error_share"] is None
+    for each in (gpu, run):
+        for name in ("energy_difference", "energy_error_share"):
+            assert_null(each, name, "counter_times_uncertain", "15 s", "0.1 s")
     assert run["energy_j"] == pytest.approx(16_000)
 
 
-@pytest.mark.parametrize("column", ["power_w", "power_mw"])
-def test_power_that_no_such_gpu_draws_is_left_out(tmp_path: Path, column: str) -> None:
+@pytest.mark.parametrize(("readings", "last_s", "refused"), [(True, 30.0, 11), (False, 25.08, 5)])
+def test_power_that_no_such_gpu_draws_is_left_out(tmp_path, readings, last_s, refused):
     """3,700 W on a GPU with a limit of 700 W: eleven readings, or five samples of the driver."""
-    impossible = {"power_w": 3700.0, "power_mw": 3_700_000}[column]
-    first_s, last_s = (25.0, 30.0) if column == "power_w" else (25.0, 25.08)
 
-    def spike(fields: dict[str, Any]) -> dict[str, Any]:
-        at = fields.get("unix_time_s", fields.get("driver_time_us", 0) / 1e6) - START
-        inside = first_s - 1e-4 <= at <= last_s + 1e-4
-        is_hit = inside and fields["gpu"] == 0 and column in fields
-        return {**fields, column: impossible} if is_hit else fields
+    def spike(at: float) -> float:
+        return 3700.0 if 25 - 1e-4 <= at <= last_s + 1e-4 else 400.0
 
-    paths = written(tmp_path, lambda _: 400.0, at_changes(steady(400.0)), spike)
-    _, gpu, _ = reduced(paths)
-    assert gpu["power_refused"] == (11 if column == "power_w" else 5)
+    powers = (spike, steady_power) if readings else (steady_power, spike)
+    gpu = gpu_0(written(tmp_path, powers[0], at_changes(steady(400.0)), powers[1]))
+    assert gpu["power_refused"] == refused
     assert gpu["power_peak_w"] == 400.0
     assert gpu["energy_integral_j"] == pytest.approx(8000)
     assert gpu["energy_j"] == pytest.approx(8000)
 
 
-def test_what_a_gpu_may_draw_for_a_moment_stays(tmp_path: Path) -> None:
+def test_what_a_gpu_may_draw_for_a_moment_stays(tmp_path):
     # On H200 samples of 929 W were seen under a limit of 700 W.
-    at_us = round((START + 25) * 1e6)
+    def moment(at: float) -> float:
+        return 929.0 if at == 25 else 400.0
 
-    def edit(fields: dict[str, Any]) -> dict[str, Any]:
-        is_hit = fields["gpu"] == 0 and fields.get("driver_time_us") == at_us
-        return {**fields, "power_mw": 929_000} if is_hit else fields
-
-    _, gpu, _ = reduced(written(tmp_path, lambda _: 400.0, at_changes(steady(400.0)), edit))
+    gpu = gpu_0(written(tmp_path, steady_power, at_changes(steady(400.0)), moment))
     assert (gpu["power_refused"], gpu["power_peak_w"]) == (0, 929.0)
 
 
 @pytest.mark.parametrize(
-    ("restarts_s", "source"),
+    ("after_s", "by_j", "code"),
     [
-        (-5.0, "counter"),
-        (19.0, "counter"),
-        (30.0, "integral"),
-        (41.0, "counter"),
-        (47.0, "counter"),
+        # A restart counts only within the measured steps.
+        *((after_s, -9e5, None) for after_s in (-5.0, 19.0, 41.0, 47.0)),
+        (30.0, -9e5, "counter_fell"),
+        # 100 kJ in 2 s.
+        (30.0, 1e5, "counter_too_fast"),
     ],
 )
-def test_a_counter_that_restarts_is_left_out_only_within_the_measured_steps(
-    tmp_path: Path, restarts_s: float, source: str
-) -> None:
+def test_a_counter_that_restarts_or_leaps_is_not_believed(tmp_path, after_s, by_j, code):
     counters = at_changes(steady(400.0))
     for each in counters:
-        if each["unix_time_s"] > START + restarts_s:
-            each["energy_j"] -= 9e5
-    _, gpu, reasons = reduced(written(tmp_path, lambda _: 480.0, counters))
-    assert gpu["energy_source"] == source
-    assert gpu["energy_j"] == pytest.approx(8000 if source == "counter" else 9600)
-    if source == "integral":
-        assert reasons["energy_error_share"] == "the counter energy_j ran backwards"
-
-
-def test_a_counter_that_leaps_is_not_believed(tmp_path: Path) -> None:
-    # 100 kJ in 2 s.
-    counters = at_changes(steady(400.0))
-    for each in counters:
-        each["energy_j"] += 1e5 * (each["unix_time_s"] > START + 30)
-    _, gpu, reasons = reduced(written(tmp_path, lambda _: 400.0, counters))
-    assert gpu["energy_j"] == pytest.approx(8000)
-    assert "faster than the GPU can draw" in reasons["energy_difference"]
+        each["energy_j"] += by_j * (each["unix_time_s"] > START + after_s)
+    gpu = gpu_0(written(tmp_path, lambda at: 480.0, counters))
+    assert gpu["energy_source"] == ("integral" if code else "counter")
+    assert gpu["energy_j"] == pytest.approx(9600 if code else 8000)
+    if code:
+        for name in ("energy_difference", "energy_error_share"):
+            assert_null(gpu, name, code)

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import RecordError
-from workflow_lib.records.cell_axes import IDENTITY
 
-from .synthetic_run import LACKING, START, Run, cell
+from .synthetic_run import LACKING, Run, assert_null, cell, codes, setting
 
 #: 4 sequences of 10 + 6 tokens a step, on 2 GPUs
-#: columns that say which cell it is: a null there is a value
-NAMES = {column.name for column in IDENTITY}
-INFERENCE = cell(
-    training=replace(cell().training, zero_stage=0, workload="inference", generated_tokens=6)
-)
+OF_INFERENCE = {"zero_stage": 0, "workload": "inference"}
+INFERENCE = cell(generated_tokens=6, **OF_INFERENCE)
 
 
-def rising(fields: dict[str, Any]) -> dict[str, Any]:
-    """Power that is a straight line in time: 100 W at the start and 10 W/s more; no counter."""
-    return {**fields, "power_w": 100 + 10 * (fields["unix_time_s"] - START), "energy_j": None}
-
-
-def reduced(run: Run, tmp_path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    paths = run.write(tmp_path / "run1")
-    reduce_run(paths.directory)
-    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    reasons = json.loads(row["missing_reasons"])
-    lacking = {name for name, value in row.items() if value is None and name not in NAMES}
-    assert lacking == set(reasons)
-    return row, reasons
-
-
-def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
-    row, _ = reduced(Run(cell=INFERENCE, prefill_s=5.0, edit=rising), tmp_path)
+def test_prefill_and_decode_are_measured_apart(tmp_path):
+    # Power is a straight line in time: 100 W at the start and 10 W/s more.
+    rising = setting(power_w=lambda at_s: 100 + 10 * at_s, energy_j=None)
+    row = Run(cell=INFERENCE, prefill_s=5.0, edit=rising).reduced(tmp_path)["run"]
 
     # Steps last from 20 to 30 and 30 to 40 s; the slower rank ends its prefills at 25 and 35.
     expected = {
@@ -59,79 +36,60 @@ def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
         "energy_j": 2 * 20 * 400,
         "samples_per_s_per_mj": 8 / 20 / (2 * 10 * 400 / 1e6),
     }
-    for name, value in expected.items():
-        assert row[name] == pytest.approx(value), name
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
-def test_a_phase_that_power_cannot_tell_from_the_next_has_no_energy(tmp_path: Path) -> None:
-    row, reasons = reduced(Run(cell=INFERENCE, prefill_s=4.0), tmp_path)
+def test_what_only_training_has_is_null_and_an_unused_gpu_counts_for_no_phase(tmp_path):
+    row = Run(cell=INFERENCE, prefill_s=5.0, gpus_per_node=4).reduced(tmp_path)["run"]
 
-    assert row["prefill_time_s"] == pytest.approx(4.0)
-    assert row["prefill_energy_j"] is None
-    assert (
-        "prefill takes 4 s; boards average power over about a second" in reasons["prefill_energy_j"]
-    )
-    assert row["decode_energy_j"] is not None
-
-
-def test_what_only_training_has_is_null_with_the_reason(tmp_path: Path) -> None:
-    _, reasons = reduced(Run(cell=INFERENCE, prefill_s=5.0), tmp_path)
-
-    assert reasons == LACKING | dict.fromkeys(
+    assert codes(row) == LACKING | dict.fromkeys(
         (
             *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "loss_first", "loss_last"),
             *("energy_per_token_j", "model_flops_per_j", "mfu_6n_attention"),
             *("model_tflops_per_s_per_gpu", "mfu_6n", "mfu_causal", "mfu_full_attention"),
             "mfu_causal_bf16_peak",
         ),
-        "inference reports prefill and decode apart, and has no loss",
+        "not_of_inference",
     )
-
-
-def test_a_single_token_leaves_nothing_to_decode(tmp_path: Path) -> None:
-    one = replace(INFERENCE, training=replace(INFERENCE.training, generated_tokens=1))
-    row, reasons = reduced(Run(cell=one, prefill_s=5.0), tmp_path)
-
-    assert row["prefill_tokens_per_s_per_gpu"] == pytest.approx(4 * 15 / 5 / 2)
-    assert "one token, which its prefill chooses" in reasons["decode_tokens_per_j"]
-
-
-def test_a_gpu_without_power_leaves_no_phase_an_energy(tmp_path: Path) -> None:
-    def of_one(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
-
-    row, reasons = reduced(Run(cell=INFERENCE, prefill_s=5.0, edit=of_one), tmp_path)
-
-    for name in (
-        *("prefill_energy_j", "decode_energy_j"),
-        *("decode_tokens_per_j", "decode_energy_per_token_j"),
-    ):
-        assert reasons[name] == "node1 GPU 1: no sample has a power_w"
-    assert row["decode_time_s"] == 5.0
-
-
-def test_an_unused_gpu_of_the_node_counts_for_no_phase(tmp_path: Path) -> None:
-    run = Run(cell=INFERENCE, prefill_s=5.0, gpus_per_node=4)
-    row, _ = reduced(run, tmp_path)
-
     assert row["prefill_energy_j"] == pytest.approx(10 * (400 + 600))
 
 
-def test_a_prefill_that_ends_after_its_step_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"step 1 began at .*, its prefill ended at"):
-        reduced(Run(cell=INFERENCE, prefill_s=11.0), tmp_path)
+ONE_TOKEN = cell(generated_tokens=1, **OF_INFERENCE)
+DECODE = ("decode_energy_j", "decode_tokens_per_j", "decode_energy_per_token_j")
 
 
-def test_an_inference_run_without_the_times_of_its_prefills_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="the row has no prefill_ended_unix_s"):
-        reduced(Run(cell=INFERENCE), tmp_path)
+@pytest.mark.parametrize(
+    ("run", "columns", "code", "values", "known"),
+    [
+        # Power cannot tell such a phase from the next.
+        (Run(cell=INFERENCE, prefill_s=4.0), ("prefill_energy_j",), "phase_too_short",
+         ("prefill", "4 s"), {"prefill_time_s": 4.0, "decode_energy_j": 12 * 1000.0}),
+        (Run(cell=ONE_TOKEN, prefill_s=5.0), ("decode_tokens_per_j",), "one_token_a_sequence",
+         (), {"prefill_tokens_per_s_per_gpu": 4 * 15 / 5 / 2}),
+        (Run(cell=INFERENCE, prefill_s=5.0,
+             edit=setting(lambda at_s, gpu: gpu == 1, power_w=None)), ("prefill_energy_j", *DECODE),
+         "never_read", ("node1 GPU 1", "power_w"), {"decode_time_s": 5.0}),
+    ],
+)  # fmt: skip
+def test_a_phase_without_a_figure_says_why(tmp_path, run, columns, code, values, known):
+    row = run.reduced(tmp_path)["run"]
+    for name in columns:
+        assert_null(row, name, code, *values)
+    assert {name: row[name] for name in known} == pytest.approx(known)
 
 
-def test_adapters_are_measured_by_their_own_flops(tmp_path: Path) -> None:
-    lora = cell(training=replace(cell().training, workload="lora", lora_rank=2))
-    row, reasons = reduced(Run(cell=lora), tmp_path)
+@pytest.mark.parametrize(
+    ("prefill_s", "told"), [(11.0, r"\bstep 1\b"), (None, "prefill_ended_unix_s")]
+)
+def test_a_prefill_that_ends_after_its_step_or_at_no_time_is_refused(tmp_path, prefill_s, told):
+    with pytest.raises(RecordError, match=told):
+        Run(cell=INFERENCE, prefill_s=prefill_s).reduced(tmp_path)
+
+
+def test_adapters_are_measured_by_their_own_flops(tmp_path):
+    row = Run(cell=cell(workload="lora", lora_rank=2)).reduced(tmp_path)["run"]
 
     # 3.2 tokens/s a GPU; frozen: 4·420. An adapter of rank 2 beside 4 → 12, 4 → 4, 4 → 16 and
     # 8 → 4 in each of two layers: 2·2·(16 + 8 + 20 + 12) = 224 parameters that train.
     assert row["mfu_6n"] == pytest.approx(3.2 * (4 * 420 + 6 * 224) / 1000)
-    assert reasons["decode_time_s"] == "workload lora generates nothing"
+    assert_null(row, "decode_time_s", "workload_generates_nothing", "lora")

@@ -50,21 +50,19 @@ def integral(of: Integrals, quantity: str, gpu: int, start: float, end: float) -
         (2, 0.0, 1.0, None, None),
     ],
 )
-def test_the_integral_over_a_span_is_that_of_the_straight_lines(
-    gpu: int, start: float, end: float, power: float | None, heat: float | None
-) -> None:
+def test_the_integral_over_a_span_is_that_of_the_straight_lines(gpu, start, end, power, heat):
     assert integral(prepared(), "power", gpu, start, end) == power
     assert integral(prepared(), "heat", gpu, start, end) == heat
 
 
-def test_what_was_never_read_has_no_integral_and_no_look() -> None:
+def test_what_was_never_read_has_no_integral_and_no_look():
     nothing = Integrals(SAMPLES.with_columns(heat=None), {"heat": pl.col("heat")})
     assert integral(nothing, "heat", 0, 0.0, 1.0) is None
     assert nothing.edges("heat") == {}
     assert nothing.looks(Window(100.0, 101.0)) == {"heat": {}}
 
 
-def test_holes_are_where_nothing_was_read_for_too_long() -> None:
+def test_holes_are_where_nothing_was_read_for_too_long():
     assert prepared().holes("power", 1.5) == [(0, 101.0, 103.0)]
     assert prepared().holes("heat", 1.5) == [(0, 100.0, 103.0)]
 
@@ -84,7 +82,7 @@ def test_looks_are_those_of_one_window_over_a_real_recording(
             assert looks[name][gpu] == pytest.approx(expected, rel=1e-8)
 
 
-def test_a_mean_since_the_reading_before_holds_for_the_whole_time_since_then() -> None:
+def test_a_mean_since_the_reading_before_holds_for_the_whole_time_since_then():
     # 10 over the first second, 4 over the next two; the first reading of all has no time.
     samples = SAMPLES.filter(sensor=0).with_columns(busy=pl.Series([7.0, 10.0, 4.0]))
     means = Integrals(samples, {"busy": pl.col("busy")}, means=("busy",))

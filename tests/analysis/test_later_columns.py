@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from workflow_lib.analysis.samples import read_rows
@@ -20,7 +18,7 @@ COLUMNS = (
 @pytest.mark.parametrize(
     ("text", "fan"), [("at_s,cost_s\n1.5,0.25\n", None), ("at_s,fan,cost_s\n1.5,7,0.25\n", 7)]
 )
-def test_a_file_is_read_with_it_and_without_it(tmp_path: Path, text: str, fan: int | None) -> None:
+def test_a_file_is_read_with_it_and_without_it(tmp_path, text, fan):
     path = tmp_path / "a.csv"
     path.write_text(text, encoding="utf-8")
     expected = {"at_s": 1.5, "fan": fan, "cost_s": 0.25}
@@ -29,7 +27,7 @@ def test_a_file_is_read_with_it_and_without_it(tmp_path: Path, text: str, fan: i
 
 
 @pytest.mark.parametrize("header", ["at_s,fan", "at_s,cost_s,fan", "at_s,new,cost_s"])
-def test_any_other_header_is_refused(tmp_path: Path, header: str) -> None:
+def test_any_other_header_is_refused(tmp_path, header):
     path = tmp_path / "a.csv"
     path.write_text(f"{header}\n", encoding="utf-8")
     with pytest.raises(RecordError, match="the header is"):

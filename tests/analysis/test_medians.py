@@ -10,7 +10,7 @@ from workflow_lib.analysis.collect import interval
 
 
 @pytest.mark.parametrize("values", [[3.0], [3.0, 1.0], [2.0, 9.0, 1.0], [4.0, 1.0, 3.0, 2.0]])
-def test_below_five_runs_it_is_their_range(values: list[float]) -> None:
+def test_below_five_runs_it_is_their_range(values):
     assert interval(values) == (min(values), max(values), "range", None)
 
 
@@ -26,9 +26,7 @@ def test_below_five_runs_it_is_their_range(values: list[float]) -> None:
         (20, 5, 1 - 2 * (1 + 20 + 190 + 1140 + 4845 + 15504) / 2**20),
     ],
 )
-def test_from_five_runs_on_it_is_between_order_statistics(
-    count: int, cut: int, coverage: float
-) -> None:
+def test_from_five_runs_on_it_is_between_order_statistics(count, cut, coverage):
     values = [float((7 * place) % 23) for place in range(count)]
     ordered = sorted(values)
     found = interval(values)
@@ -37,9 +35,7 @@ def test_from_five_runs_on_it_is_between_order_statistics(
 
 
 @pytest.mark.parametrize("count", [5, 7, 9, 11])
-def test_the_coverage_is_that_of_all_ways_in_which_values_fall_about_the_median(
-    count: int,
-) -> None:
+def test_the_coverage_is_that_of_all_ways_in_which_values_fall_about_the_median(count):
     # Each value is above the median (1) or below (−1) with equal probability.
     held = 0
     for signs in itertools.product((-1.0, 1.0), repeat=count):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -17,61 +16,37 @@ RECORDING = Path(__file__).parents[1] / "data" / "h200x8_gemm_allreduce.csv"
 COUNTERS_J = (35947.7, 36038.2, 36042.2, 36031.5, 35945.6, 35924.8, 35995.8, 35997.7)
 
 
-def look(times: list[float], values: list[Any], start: float, end: float) -> dict[str, Any]:
-    """over_window of one GPU."""
-    frame = pl.DataFrame({"gpu": [0] * len(times), "unix_time_s": times, "value_read": values})
-    return metrics.over_window(frame, "value_read", Window(start, end))[0]
+@pytest.mark.parametrize(
+    ("times", "values", "window", "expected"),
+    [
+        # Constant power integrates to power times time.
+        ([0.0, 1.0, 2.5, 4.0], [300.0] * 4, (0.5, 3.5), {"integral": 900}),
+        # v(t) = 100·t, read at 0, 4 and 10; the integral from 1 to 6 is 50·(36 − 1).
+        ([0.0, 4.0, 10.0], [0.0, 400.0, 1000.0], (1.0, 6.0), {"integral": 1750, "increase": 500}),
+        # v from 0 to 100 over 10 s: between 4 and 6 its mean is 50. No reading lies within.
+        ([0.0, 10.0], [0.0, 100.0], (4.0, 6.0), {"integral": 100, "readings": 0, "peak": None}),
+        # Up 200 for a second, down to 0 for a second, with the edges taking no time (1 ns).
+        ([0.0, 1.0, 1.0 + 1e-9, 2.0, 2.0 + 1e-9, 3.0, 3.0 + 1e-9, 4.0],
+         [200.0, 200.0, 0.0, 0.0, 200.0, 200.0, 0.0, 0.0], (0.0, 4.0), {"integral": 400}),
+        # A missing reading is bridged, not taken as zero.
+        ([0.0, 1.0, 2.0], [100.0, None, 100.0], (0.0, 2.0),
+         {"integral": 200, "longest_gap_s": 2.0}),
+        # Only readings within the window count for peak and number.
+        ([0.0, 1.0, 2.0, 3.0], [900.0, 10.0, 20.0, 900.0], (0.5, 2.5), {"peak": 20, "readings": 2}),
+        # Two readings at one moment add nothing.
+        ([0.0, 1.0, 1.0, 2.0], [1.0, 1.0, 3.0, 3.0], (0.0, 2.0), {"integral": 4}),
+        # A counter that falls within the window is noticed, and outside it is not.
+        ([0.0, 1.0, 2.0, 3.0], [5.0, 0.0, 1.0, 2.0], (0.5, 2.0), {"falls": True}),
+        ([0.0, 1.0, 2.0, 3.0], [5.0, 0.0, 1.0, 2.0], (1.0, 3.0), {"falls": False}),
+    ],
+)  # fmt: skip
+def test_readings_over_a_window_lie_on_the_lines_between_them(times, values, window, expected):
+    frame = pl.DataFrame({"gpu": 0, "unix_time_s": times, "value_read": values})
+    found = metrics.over_window(frame, "value_read", Window(*window))[0]
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
-def test_constant_power_integrates_to_power_times_time() -> None:
-    assert look([0.0, 1.0, 2.5, 4.0], [300.0] * 4, 0.5, 3.5)["integral"] == pytest.approx(900)
-
-
-def test_a_ramp_is_interpolated_at_both_edges() -> None:
-    # v(t) = 100·t, read at 0, 4 and 10; the integral from 1 to 6 is 50·(36 − 1).
-    answer = look([0.0, 4.0, 10.0], [0.0, 400.0, 1000.0], 1.0, 6.0)
-    assert answer["integral"] == pytest.approx(1750)
-    assert answer["increase"] == pytest.approx(500)
-
-
-def test_a_window_between_two_readings_lies_on_the_line_between_them() -> None:
-    # v from 0 to 100 over 10 s: between 4 and 6 its mean is 50. No reading lies within.
-    answer = look([0.0, 10.0], [0.0, 100.0], 4.0, 6.0)
-    assert answer["integral"] == pytest.approx(100)
-    assert answer["readings"] == 0
-    assert answer["peak"] is None
-
-
-def test_a_square_wave_read_at_its_edges_has_the_mean_of_both_levels() -> None:
-    # Up 200 for a second, down to 0 for a second, with the edges taking no time (1 ns).
-    times = [0.0, 1.0, 1.0 + 1e-9, 2.0, 2.0 + 1e-9, 3.0, 3.0 + 1e-9, 4.0]
-    values = [200.0, 200.0, 0.0, 0.0, 200.0, 200.0, 0.0, 0.0]
-    assert look(times, values, 0.0, 4.0)["integral"] == pytest.approx(400, abs=1e-3)
-
-
-def test_a_missing_reading_is_bridged_not_taken_as_zero() -> None:
-    answer = look([0.0, 1.0, 2.0], [100.0, None, 100.0], 0.0, 2.0)
-    assert answer["integral"] == pytest.approx(200)
-    assert answer["longest_gap_s"] == 2.0
-
-
-def test_only_readings_within_the_window_count_for_peak_and_number() -> None:
-    answer = look([0.0, 1.0, 2.0, 3.0], [900.0, 10.0, 20.0, 900.0], 0.5, 2.5)
-    assert answer["peak"] == 20.0
-    assert answer["readings"] == 2
-
-
-def test_two_readings_at_one_moment_add_nothing() -> None:
-    assert look([0.0, 1.0, 1.0, 2.0], [1.0, 1.0, 3.0, 3.0], 0.0, 2.0)["integral"] == 4.0
-
-
-def test_a_counter_that_falls_within_the_window_is_noticed_and_outside_it_is_not() -> None:
-    times, values = [0.0, 1.0, 2.0, 3.0], [5.0, 0.0, 1.0, 2.0]
-    assert look(times, values, 0.5, 2.0)["falls"] is True
-    assert look(times, values, 1.0, 3.0)["falls"] is False
-
-
-def test_gpus_are_kept_apart_however_their_samples_lie() -> None:
+def test_gpus_are_kept_apart_however_their_samples_lie():
     frame = pl.DataFrame(
         {"gpu": [1, 0, 0, 1], "unix_time_s": [0.0, 0.1, 2.1, 2.0], "power": [10.0, 1.0, 1.0, 10.0]}
     )
@@ -95,9 +70,7 @@ def recording() -> pl.DataFrame:
     )
 
 
-def test_the_energy_of_a_real_recording_agrees_with_the_gpus_own_counters(
-    recording: pl.DataFrame,
-) -> None:
+def test_the_energy_of_a_real_recording_agrees_with_the_gpus_own_counters(recording):
     span = Window(recording["unix_time_s"][0], recording["unix_time_s"][-1])
     answer = metrics.over_window(recording, "power_w", span)
     assert [answer[gpu]["integral"] for gpu in range(8)] == pytest.approx(COUNTERS_J, rel=0.002)
@@ -118,13 +91,13 @@ def test_the_energy_of_a_real_recording_agrees_with_the_gpus_own_counters(
         (0x4 | 0x20, True, True, False),
     ],
 )
-def test_event_bits_are_told_apart(bits: int, power: bool, thermal: bool, brake: bool) -> None:
+def test_event_bits_are_told_apart(bits, power, thermal, brake):
     frame = pl.DataFrame({"event_reasons": [bits]})
     expected = {"power_capped": power, "thermally_slowed": thermal, "power_braked": brake}
     assert frame.select(**metrics.EVENTS).to_dicts() == [expected]
 
 
-def test_a_step_lasts_from_its_first_start_to_its_last_end() -> None:
+def test_a_step_lasts_from_its_first_start_to_its_last_end():
     steps = pl.DataFrame(
         {
             "step": [1, 1, 2, 2],
@@ -135,27 +108,15 @@ def test_a_step_lasts_from_its_first_start_to_its_last_end() -> None:
     assert metrics.step_times(steps) == [3.0, 3.0]
 
 
-def test_quantiles_are_interpolated() -> None:
+def test_quantiles_are_interpolated():
     assert metrics.median([4.0, 1.0, 2.0, 10.0]) == 3.0
     assert metrics.median([5.0]) == 5.0
     # Quartiles of 1, 2, 3, 4: 1.75 and 3.25.
     assert metrics.interquartile_range([4.0, 2.0, 3.0, 1.0]) == pytest.approx(1.5)
 
 
-def test_mfu_of_a_published_run() -> None:
+def test_mfu_of_a_published_run():
     # 10 682 tokens/s a GPU at 5.79e10 FLOPs a token is 618.5 TFLOP/s, 62.5 % of 989.4.
     assert metrics.model_flops_utilisation(10_682, 5.79e10, 989.4e12) == pytest.approx(
         0.625, abs=1e-3
     )
-
-
-def test_the_energy_delay_product_is_of_a_mean_step() -> None:
-    assert metrics.energy_delay_product_js(energy_j=3000, steps=3, step_time_s=2) == 2000
-
-
-def test_half_the_speed_at_the_same_power_is_a_quarter_of_the_studys_efficiency() -> None:
-    # 4 samples a second for 10 steps of 1 s at 1 kW: 4 / 0.001 MJ. Then steps of 2 s.
-    fast = metrics.samples_per_s_per_mj(samples_per_s=4, energy_j=10_000, steps=10)
-    slow = metrics.samples_per_s_per_mj(samples_per_s=2, energy_j=20_000, steps=10)
-    assert fast == pytest.approx(4000)
-    assert slow == pytest.approx(fast / 4)

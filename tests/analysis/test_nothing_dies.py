@@ -10,7 +10,6 @@ import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES, MEASURES
-from workflow_lib.records.measure import Statistic
 from workflow_lib.records.measures import NOT_MEASURES, File, Reading
 from workflow_lib.report.cell_values import Reasons, figures_of_run
 
@@ -37,7 +36,7 @@ def shown(run: Run, directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("file", "column"), READINGS, ids=lambda name: str(name))
-def test_a_reading_reaches_the_page_of_its_run(file: File, column: str, tmp_path: Path) -> None:
+def test_a_reading_reaches_the_page_of_its_run(file, column, tmp_path):
     def plain(fields: dict[str, Any]) -> dict[str, Any]:
         # Events count where the driver has no counters of them.
         hidden = "throttle_" if column == "event_reasons" else "-"
@@ -60,7 +59,7 @@ def test_a_reading_reaches_the_page_of_its_run(file: File, column: str, tmp_path
     assert [measure for measure in MEASURES if after[measure] != before[measure]]
 
 
-def test_what_reaches_no_page_is_a_column_and_the_registry_says_why() -> None:
+def test_what_reaches_no_page_is_a_column_and_the_registry_says_why():
     assert set(FILES) == set(get_args(File))
     for (file, column), reason in NOT_MEASURES.items():
         assert column in {each.name for each in FILES[file]}
@@ -70,6 +69,6 @@ def test_what_reaches_no_page_is_a_column_and_the_registry_says_why() -> None:
 @pytest.mark.parametrize(
     ("column", "statistic"), [("energy_j", "mean"), ("memory_temperature_c", "increase")]
 )
-def test_a_counter_has_an_increase_and_no_mean(column: str, statistic: Statistic) -> None:
+def test_a_counter_has_an_increase_and_no_mean(column, statistic):
     with pytest.raises(ValueError, match=column):
         Reading("counters", column, statistic)

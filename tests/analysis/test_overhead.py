@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workflow_lib.analysis.overhead import Pair, _Block, _pair, slowdown_interval
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import (
     OVERHEAD,
     SAMPLER_BLOCKS,
-    STEPS,
     Degrees,
-    RankRecord,
     RecordError,
     RunPaths,
     Telemetry,
-    write_json,
 )
 from workflow_lib.telemetry.schedule import rate_of_block
 
-from .synthetic_run import START, Run, cell, write_csv
+from .synthetic_run import START, Run, assert_null, cell, codes, summary, write_csv, write_steps
 
 BLOCK_S = 10.0
 #: START is a multiple of it
@@ -57,34 +51,16 @@ def write_run(
         steps.append((at, at + step_s(rates[block], block)))
         at = steps[-1][1]
     ranks = len(nodes)
-    training = replace(cell().training, measured_steps=len(steps), warmup_steps=0)
-    run = Run(
-        cell=cell(
-            training=training,
-            degrees=Degrees(dp=ranks),
-            nodes=ranks,
-            telemetry=Telemetry("nvidia", 10.0, 0.0, (0.0, 10.0, 50.0), BLOCK_S),
-        ),
-        nodes=nodes,
-        gpus_per_node=1,
+    alternating = cell(
+        measured_steps=len(steps),
+        warmup_steps=0,
+        degrees=Degrees(dp=ranks),
+        nodes=ranks,
+        telemetry=Telemetry("nvidia", 10.0, 0.0, (0.0, 10.0, 50.0), BLOCK_S),
     )
-    paths = run.write(directory)
-    for rank, node in enumerate(nodes):
-        place = RankRecord(
-            rank, node, 0, "NVIDIA H200", 0, 0, rank, 0, 100, pid=1, started_unix_s=START
-        )
-        write_json(paths.rank(rank), place)
-        rows = [
-            {
-                "step": number,
-                "phase": "measured",
-                "started_unix_s": START + began,
-                "ended_unix_s": START + ended,
-                "tokens": 64 // ranks,
-            }
-            for number, (began, ended) in enumerate(steps)
-        ]
-        write_csv(paths.rank_steps(rank), STEPS, rows)
+    paths = Run(cell=alternating, nodes=nodes, gpus_per_node=1).write(directory / "run1")
+    write_steps(paths, steps, ranks, tokens=64 // ranks)
+    for node in nodes:
         shift_s = late_s if node == nodes[-1] else 0.0
         write_csv(
             paths.sampler_blocks(node),
@@ -107,73 +83,64 @@ def write_run(
     return paths
 
 
-def reduced(paths: RunPaths) -> tuple[dict[float, dict[str, Any]], dict[str, Any]]:
-    """The rows of OVERHEAD by their rate, and the run's row."""
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    for row in summary["overhead"]:
+def rows_of(paths: RunPaths) -> dict[float, dict[str, Any]]:
+    """The rows of OVERHEAD of a run, by their rate."""
+    rows = summary(paths)["overhead"]
+    for row in rows:
         assert row.keys() == {column.name for column in OVERHEAD}
-        lacking = {c.name for c in OVERHEAD if row[c.name] is None}
-        assert lacking == set(json.loads(row["missing_reasons"])), "each null has a reason"
-    return {row["sample_rate_hz"]: row for row in summary["overhead"]}, summary["run"]
+        assert {name for name in row if row[name] is None} == codes(row).keys()
+    return {row["sample_rate_hz"]: row for row in rows}
 
 
 def one_percent_at_50_hz(rate: float, block: int) -> float:
     return 1.01 if rate == 50 else 1.0
 
 
-def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path: Path) -> None:
-    rows, run = reduced(write_run(tmp_path / "run1", alternating(5), one_percent_at_50_hz))
-    assert rows[50]["slowdown"] == pytest.approx(0.01)
-    assert rows[50]["slowdown_low"] == pytest.approx(0.01)
-    assert rows[50]["slowdown_high"] == pytest.approx(0.01)
+def test_a_slowdown_of_exactly_one_percent_is_found_and_such_a_run_has_no_energy(tmp_path):
+    paths = write_run(tmp_path, alternating(5), one_percent_at_50_hz)
+    rows, run = rows_of(paths), summary(paths)["run"]
+    for name in ("slowdown", "slowdown_low", "slowdown_high"):
+        assert rows[50][name] == pytest.approx(0.01)
     assert rows[50]["step_time_s"] == pytest.approx(1.01)
     assert rows[50]["pairs"] == rows[50]["blocks"] == 10
     assert rows[10]["slowdown"] == pytest.approx(0, abs=1e-9)
-    assert rows[0]["slowdown"] is None
+    assert_null(rows[0], "slowdown", "compared_rate")
     assert rows[0]["blocks"] == 11
     # The first 50 Hz block begins with a step at 10 s, and its ninth ends at 19.09 s; the tenth
     # ends at 20.1 s, in the next block, and is left out.
     assert 80 <= rows[50]["steps"] <= 90
     assert run["tokens_per_s"] > 0
-
-
-def test_such_a_run_has_no_energy_and_says_why(tmp_path: Path) -> None:
-    _, run = reduced(write_run(tmp_path / "run1", alternating(1), one_percent_at_50_hz))
-    reasons = json.loads(run["missing_codes"])
-    for name in ("energy_j", "power_mean_w", "temperature_mean_c", "steady", "sampler_cpu_share"):
-        assert run[name] is None
-        assert reasons[name] == "rates_alternate"
     assert run["step_time_drift"] is not None
+    for name in ("energy_j", "power_mean_w", "temperature_mean_c", "steady", "sampler_cpu_share"):
+        assert_null(run, name, "rates_alternate")
 
 
-def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path: Path) -> None:
+def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path):
     # Steps become 0.2 % longer with each block: over 31 blocks by 6 %, far more than sampling
     # costs. Each 50 Hz block lies one block after or before the nearest one without sampling.
     def drifting(rate: float, block: int) -> float:
         return (1.01 if rate == 50 else 1.0) * 1.002**block
 
-    rows, _ = reduced(write_run(tmp_path / "run1", alternating(5), drifting))
+    rows = rows_of(write_run(tmp_path, alternating(5), drifting))
     assert rows[50]["slowdown"] == pytest.approx(0.01, abs=3e-4)
     assert rows[10]["slowdown"] == pytest.approx(0, abs=3e-4)
     assert rows[50]["slowdown_low"] < 0.01 < rows[50]["slowdown_high"]
 
 
-def test_two_blocks_that_are_equally_near_are_averaged(tmp_path: Path) -> None:
+def test_two_blocks_that_are_equally_near_are_averaged(tmp_path):
     # 0, 10, 0 Hz: steps of 1.00, 1.02 and 1.04 s.
     def step_s(rate: float, block: int) -> float:
         return 1.0 + 0.02 * block
 
-    rows, _ = reduced(write_run(tmp_path / "run1", [0.0, 10.0, 0.0], step_s))
+    rows = rows_of(write_run(tmp_path, [0.0, 10.0, 0.0], step_s))
     assert rows[10]["slowdown"] == pytest.approx(0, abs=1e-9)
     assert rows[10]["pairs"] == 1
-    reasons = json.loads(rows[10]["missing_codes"])
-    assert reasons["slowdown_low"] == "too_few_pairs"
-    assert "no measured step lies wholly" in json.loads(rows[50]["missing_reasons"])["slowdown"]
+    assert_null(rows[10], "slowdown_low", "too_few_pairs", "1")
+    assert_null(rows[50], "slowdown", "no_step_in_block", "50 Hz")
 
 
-def test_what_the_sampler_did_and_took(tmp_path: Path) -> None:
-    rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), one_percent_at_50_hz))
+def test_what_the_sampler_did_and_took(tmp_path):
+    rows = rows_of(write_run(tmp_path, alternating(2), one_percent_at_50_hz))
     row = rows[50]
     assert row["achieved_rate_hz"] == pytest.approx(45)
     # Of 500 ticks that were due in a block 50 were missed and 3 late.
@@ -183,14 +150,14 @@ def test_what_the_sampler_did_and_took(tmp_path: Path) -> None:
     assert row["sampler_memory_bytes"] == 1011
     assert row["simulated"] is False
     assert rows[0]["achieved_rate_hz"] == 0
-    assert json.loads(rows[0]["missing_codes"])["late_share"] == "no_tick_due"
+    assert_null(rows[0], "late_share", "no_tick_due")
 
 
-def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path: Path) -> None:
+def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path):
     rates = alternating(2)
-    one, _ = reduced(write_run(tmp_path / "run1", rates, lambda rate, block: 1.0))
+    one = rows_of(write_run(tmp_path, rates, lambda rate, block: 1.0))
     paths = write_run(tmp_path / "run2", rates, lambda rate, block: 1.0, ("a", "b"), late_s=0.5)
-    two, _ = reduced(paths)
+    two = rows_of(paths)
     # Each block's first step begins before node b has the rate; but in the last second of the run
     # there is no step.
     assert (one[50]["blocks"], one[50]["steps"]) == (4, 40)
@@ -199,29 +166,28 @@ def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path: Path) -> No
     assert two[50]["achieved_rate_hz"] == pytest.approx(45)
 
 
-def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path: Path) -> None:
-    paths = write_run(tmp_path / "run1", alternating(1), lambda rate, block: 1.0, ("a", "b"))
+def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path):
+    paths = write_run(tmp_path, alternating(1), lambda rate, block: 1.0, ("a", "b"))
     text = paths.sampler_blocks("b").read_text(encoding="utf-8")
     paths.sampler_blocks("b").write_text(text.replace(",50.0,", ",10.0,"), encoding="utf-8")
-    with pytest.raises(RecordError, match="nodes sampled at 10 Hz, 50 Hz; expected one"):
-        reduce_run(paths.directory)
+    with pytest.raises(RecordError, match="10 Hz, 50 Hz"):
+        rows_of(paths)
 
 
-def test_steps_longer_than_a_block_compare_nothing(tmp_path: Path) -> None:
-    rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), lambda rate, block: 15.0))
+def test_steps_longer_than_a_block_compare_nothing(tmp_path):
+    rows = rows_of(write_run(tmp_path, alternating(2), lambda rate, block: 15.0))
     assert rows[50]["blocks"] == 0
-    reasons = json.loads(rows[50]["missing_codes"])
-    assert reasons["slowdown"] == "no_step_in_block"
+    assert_null(rows[50], "slowdown", "no_step_in_block")
 
 
-def test_the_interval_is_that_of_the_mean() -> None:
+def test_the_interval_is_that_of_the_mean():
     # Twenty pairs of mean 0: the deviation is √(20/19), its standard error 0.2294, t 2.093.
     pairs = [Pair((-1.0) ** number, (number,)) for number in range(20)]
     low, high = slowdown_interval(pairs)
     assert (low, high) == (pytest.approx(-0.4802, abs=1e-4), pytest.approx(0.4802, abs=1e-4))
 
 
-def test_pairs_that_share_a_block_are_less_sure() -> None:
+def test_pairs_that_share_a_block_are_less_sure():
     # 0, 10, 10, 0, 10, 10, 0 Hz: four pairs against two blocks and a third. In variances of a
     # block their sum has 4 + 1² + 2² + 1² = 10, and each of them 2. So four pairs' squared
     # deviation expects (8 − 10/4) / 3 = 1.833, and the mean's error is s · √(10 / 1.833) / 4.
@@ -232,7 +198,7 @@ def test_pairs_that_share_a_block_are_less_sure() -> None:
 
 
 @pytest.mark.parametrize("rates", [(0.0, 10.0), (0.0, 1.0, 10.0, 50.0)])
-def test_nineteen_of_twenty_intervals_hold_the_truth(rates: tuple[float, ...]) -> None:
+def test_nineteen_of_twenty_intervals_hold_the_truth(rates):
     """In the sampler's own order of blocks, with noise that each block has for itself."""
     telemetry = Telemetry("nvidia", 0.0, 0.0, rates, BLOCK_S)
     held, runs = 0, 2000

@@ -21,23 +21,19 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "a table.parquet"
 
 
-def test_what_can_be_read_passes_wherever_one_is(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_be_read_passes_wherever_one_is(table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check_readable([Path(table.name), tmp_path / "not there.parquet"])
 
 
-def test_what_is_no_parquet_is_named_with_why(table: Path, tmp_path: Path) -> None:
+def test_what_is_no_parquet_is_named_with_why(table, tmp_path):
     other = tmp_path / "other.parquet"
     other.write_bytes(table.read_bytes()[:-20])
-    with pytest.raises(RecordError, match=rf"^{other}: not readable as parquet: ."):
+    with pytest.raises(RecordError, match=rf"^{other}: .*parquet"):
         check_readable([table, other])
 
 
-def test_a_file_that_ends_who_reads_it_is_refused_in_a_sentence(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_ends_who_reads_it_is_refused_in_a_sentence(table, tmp_path, monkeypatch):
     # Stands for polars, which aborts: the child begins the second file, and dies.
     child = tmp_path / "python"
     child.write_text("#!/bin/sh\necho '0 '; printf '1 '; kill -ABRT $$\n")
@@ -45,20 +41,18 @@ def test_a_file_that_ends_who_reads_it_is_refused_in_a_sentence(
     monkeypatch.setattr(parquet_check.sys, "executable", str(child))
     other = tmp_path / "other.parquet"
     other.write_bytes(table.read_bytes())
-    with pytest.raises(RecordError, match=rf"^{other}: .* takes more memory than is allowed"):
+    with pytest.raises(RecordError, match=rf"^{other}: .*memory"):
         check_readable([table, other])
 
 
-def test_memory_is_bounded(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(table, monkeypatch):
     # Not even polars itself fits.
     monkeypatch.setattr(bounds, "PARQUET_CHECK_BYTES", bounds.Bound(1 << 26, "B", ""))
-    with pytest.raises(RecordError, match="takes more memory than is allowed"):
+    with pytest.raises(RecordError, match=rf"^{table}: .*memory"):
         check_readable([table])
 
 
-def test_a_comparison_reads_nothing_before_it_was_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_comparison_reads_nothing_before_it_was_tried(tmp_path, monkeypatch, capsys):
     for side in "ab":
         (tmp_path / side).mkdir()
         for name in ("cells", "runs", "gpus"):
@@ -66,6 +60,5 @@ def test_a_comparison_reads_nothing_before_it_was_tried(
     monkeypatch.setattr("workflow_lib.comparison.sides.read_table", None)
     sides = [str(tmp_path / side) for side in "ab"]
     assert main([*sides, "--output", str(tmp_path / "c")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"comparison: {tmp_path}/a/cells.parquet: not readable as parquet")
-    assert error.count("\n") == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"comparison: {tmp_path}/a/cells.parquet: ")

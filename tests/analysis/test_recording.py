@@ -7,17 +7,14 @@ is measured from 40 to 60 s.
 from __future__ import annotations
 
 import csv
-import json
-from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_SAMPLES,
-    STEPS,
     Degrees,
     Outcome,
     OutcomeRecord,
@@ -28,7 +25,8 @@ from workflow_lib.records import (
 )
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
-from .synthetic_run import HARDWARE, cell, write_csv
+from .synthetic_run import START, assert_null, cell, write_csv, write_steps
+from .synthetic_run import summary as reduced
 from .test_metrics import COUNTERS_J, RECORDING
 
 FRONT, REAR = (0, 3, 4, 7), (1, 2, 5, 6)
@@ -38,38 +36,29 @@ WARMUP_STEPS, MEASURED_STEPS, STEP_S = 5, 5, 4.0
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The recording as a run, which must be valid, reduced."""
-    paths = RunPaths(tmp_path_factory.mktemp("recording") / "run1")
     with RECORDING.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     began, ended = float(rows[0]["unix_time_s"]), float(rows[-1]["unix_time_s"])
+    steps = WARMUP_STEPS + MEASURED_STEPS
     of_recording = cell(
         degrees=Degrees(dp=8),
-        training=replace(
-            cell().training,
-            global_batch_size=8,
-            warmup_steps=WARMUP_STEPS,
-            measured_steps=MEASURED_STEPS,
-        ),
-        hardware=replace(
-            HARDWARE,
-            gpus_per_node=8,
-            airflow=tuple("front" if gpu in FRONT else "rear" for gpu in range(8)),
-        ),
+        global_batch_size=8,
+        warmup_steps=WARMUP_STEPS,
+        measured_steps=MEASURED_STEPS,
+        gpus_per_node=8,
+        airflow=tuple("front" if gpu in FRONT else "rear" for gpu in range(8)),
     )
+    paths = RunPaths(tmp_path_factory.mktemp("recording") / "run1")
     write_json(paths.cell, of_recording)
     done = OutcomeRecord(Outcome.COMPLETED, "trained", "1", ("n",), None, None, None, False)
     write_json(paths.outcome, done)
     gpus = tuple({"name": "NVIDIA H200"} for _ in range(8))
-    write_json(
-        paths.telemetry_start("n"), TelemetryStart("n", "nvidia", False, began, 10, gpus, {})
-    )
+    start = TelemetryStart("n", "nvidia", False, began, 10, gpus, {})
+    write_json(paths.telemetry_start("n"), start)
     samples = [
         {
-            "unix_time_s": row["unix_time_s"],
-            "gpu": row["gpu"],
+            **{name: row[name] for name in ("unix_time_s", "gpu", "temperature_c", "sm_clock_mhz")},
             "power_w": int(row["power_mw"]) / 1000,
-            "temperature_c": row["temperature_c"],
-            "sm_clock_mhz": row["sm_clock_mhz"],
             "event_reasons": row["clocks_event_reasons"],
         }
         for row in rows
@@ -81,39 +70,22 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for gpu in range(8)
     ]
     write_csv(paths.gpu_counters("n"), GPU_COUNTERS, counted)
-    first_s = began + 40 - WARMUP_STEPS * STEP_S
+    edges_s = [began - START + 40 + STEP_S * (step - WARMUP_STEPS) for step in range(steps + 1)]
+    write_steps(paths, list(pairwise(edges_s)), 8, WARMUP_STEPS, tokens=16)
     for rank in range(8):
-        place = RankRecord(
-            rank, "n", rank, "NVIDIA H200", 0, 0, rank, 0, 100, pid=1, started_unix_s=first_s
-        )
+        place = RankRecord(rank, "n", rank, dp_rank=rank, pid=1, started_unix_s=START + edges_s[0])
         write_json(paths.rank(rank), place)
-        steps = [
-            {
-                "step": step,
-                "phase": "warmup" if step < WARMUP_STEPS else "measured",
-                "started_unix_s": first_s + STEP_S * step,
-                "ended_unix_s": first_s + STEP_S * (step + 1),
-                "tokens": 16,
-            }
-            for step in range(WARMUP_STEPS + MEASURED_STEPS)
-        ]
-        write_csv(paths.rank_steps(rank), STEPS, steps)
     assert invalid_reason(paths, of_recording) is None
-    reduce_run(paths.directory)
-    found: dict[str, Any] = json.loads(paths.summary.read_text(encoding="utf-8"))
-    return found
+    return reduced(paths)
 
 
-def test_counters_read_65_s_apart_say_little_of_the_20_s_in_between(
-    summary: dict[str, Any],
-) -> None:
+def test_counters_read_65_s_apart_say_little_of_the_20_s_in_between(summary):
     assert {gpu["energy_source"] for gpu in summary["gpus"]} == {"integral"}
     for name in ("energy_difference", "energy_error_share"):
-        assert summary["run"][name] is None
-        assert json.loads(summary["run"]["missing_codes"])[name] == "counter_off_edges"
+        assert_null(summary["run"], name, "counter_off_edges")
 
 
-def test_every_gpu_is_at_its_power_cap(summary: dict[str, Any]) -> None:
+def test_every_gpu_is_at_its_power_cap(summary):
     assert summary["run"]["throttle_power_share"] == 1.0
     assert summary["run"]["throttle_thermal_share"] == 0.0
     for gpu in summary["gpus"]:
@@ -125,7 +97,7 @@ def test_every_gpu_is_at_its_power_cap(summary: dict[str, Any]) -> None:
         assert gpu["power_mean_w"] == pytest.approx(690, abs=5)
 
 
-def test_the_rear_is_hotter_than_the_front(summary: dict[str, Any]) -> None:
+def test_the_rear_is_hotter_than_the_front(summary):
     mean_c = [gpu["temperature_mean_c"] for gpu in summary["gpus"]]
     # Means of the rows from 40 to 60 s, by hand with awk.
     by_hand = [58.525, 63.075, 63.955, 58.770, 56.940, 64.815, 65.075, 58.035]
@@ -135,7 +107,6 @@ def test_the_rear_is_hotter_than_the_front(summary: dict[str, Any]) -> None:
     assert summary["run"]["temperature_spread_c"] == pytest.approx(8, abs=0.5)
 
 
-def test_five_steps_are_too_few_to_be_called_steady(summary: dict[str, Any]) -> None:
-    run = summary["run"]
-    assert (run["steady"], run["power_drift"]) == (None, None)
-    assert "10 are needed" in json.loads(run["missing_reasons"])["steady"]
+def test_five_steps_are_too_few_to_be_called_steady(summary):
+    for name in ("steady", "power_drift"):
+        assert_null(summary["run"], name, "too_few_blocks", "5", "10")

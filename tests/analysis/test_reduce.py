@@ -1,68 +1,58 @@
-"""A run's directory reduced: every figure against its value by hand, every null with its reason."""
+"""A run's directory reduced: every figure against its value by hand, every null with its code."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run, reduced_run
+from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.analysis.run_row import BESIDE_MEASURES
 from workflow_lib.records import (
     GPUS,
     MEASURES,
     RUNS,
-    STEPS,
     UNUSED_GPUS,
     Cell,
     Degrees,
     Outcome,
     RecordError,
-    RunPaths,
     inapplicable,
 )
-from workflow_lib.records.cell_axes import IDENTITY
 
-from .synthetic_run import HARDWARE, LACKING, START, Run, cell, write_csv
+from .synthetic_run import (
+    LACKING,
+    Edit,
+    Run,
+    assert_holds,
+    assert_null,
+    cell,
+    codes,
+    edit_csv,
+    keeping,
+    setting,
+    summary,
+)
 
 OF_INFERENCE = inapplicable("pretrain")
-#: columns that say which cell it is: a null there is a value
-NAMES = {column.name for column in IDENTITY}
 
 
 def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
-    """Write and reduce a run; returns its row, its GPUs' rows, and the row's missing reasons, but
-    for those of measures that the run's workload does not have, or that need longer runs.
+    """Write and reduce a run; returns its row, its GPUs' rows, and the codes of the row's nulls,
+    but for those of measures that training does not have.
     """
-    paths = run.write(tmp_path / "run1")
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    row = summary["run"]
-    reasons = json.loads(row["missing_reasons"])
-    # A dense model's routing, say, is not missing.
-    lacking = {name for name, value in row.items() if value is None and name not in NAMES}
-    assert lacking == set(reasons), "each null has a reason, and nothing else has"
-    assert all(reasons.values())
+    reduced = run.reduced(tmp_path)
+    row, null = reduced["run"], codes(reduced["run"])
     if run.outcome is Outcome.COMPLETED:
-        assert {reasons.pop(name) for name in OF_INFERENCE} == {
-            "workload pretrain generates nothing"
-        }
-        for name in LACKING:
-            reasons.pop(name, None)
-    return row, summary["gpus"], reasons
+        assert {null.pop(name) for name in OF_INFERENCE} == {"workload_generates_nothing"}
+    return row, reduced["gpus"], null
 
 
-def without(*columns: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda fields: {name: value for name, value in fields.items() if name not in columns}
-
-
-def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
-    row, gpus, reasons = reduce(Run(), tmp_path)
+def test_a_completed_run_has_every_figure(tmp_path):
+    row, gpus, null = reduce(Run(), tmp_path)
     # The window is 20 s (START + 20 to 40). 2 steps of 4 sequences of 16 tokens: 128 tokens, 6.4/s.
     # Parameters: embeddings 2 × 40; a layer has attention 4·4² = 64, feed-forward 3·4·8 = 96 and
     # norms 8, in all 168; the final norm 4. N = 80 + 336 + 4 = 420; without the input embedding
@@ -171,26 +161,34 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "loss_first": 3.0,
         "loss_last": 1.0,
     }
-    assert reasons == {}
+    assert null == LACKING
     assert list(row) == [column.name for column in RUNS]
     for name, value in expected.items():
         assert row[name] == (pytest.approx(value) if isinstance(value, float) else value), name
-    names = set(MEASURES)
-    assert names - OF_INFERENCE - LACKING.keys() <= expected.keys()
-    assert {name: json.loads(row["missing_reasons"])[name] for name in LACKING} == LACKING
+    assert_null(row, "steady", "too_few_blocks", "2", "10")
+    assert set(MEASURES) - OF_INFERENCE - LACKING.keys() <= expected.keys()
     assert [gpu["airflow"] for gpu in gpus] == ["front", "rear"]
-    assert gpus[1] == {
-        "cell": expected["cell"],
-        "run": 1,
+    *_, gpu = gpus
+    assert json.loads(gpu.pop("missing_reasons")).keys() == codes(gpu).keys()
+    alike = (
+        *("cell", "run", "simulated", "energy_difference", "energy_error_share"),
+        *("temperature_peak_c", "memory_temperature_peak_c", "edge_temperature_peak_c"),
+        *("thermal_margin_c", "gpu_fan_speed_peak_share", "gpu_memory_used_peak_bytes"),
+        *("gpu_utilisation_share", "memory_clock_mean_mhz", "sm_clock_mean_mhz"),
+        *("power_instant_peak_w", "power_peak_w", "power_limit_w", "capped_clock_share"),
+        *("throttle_power_share", "throttle_thermal_share", "throttle_brake_share"),
+        *("throttle_share_error", "allocator_retries", "allocator_frees"),
+        *("ecc_uncorrected_errors", "xid_events"),
+    )
+    assert gpu == {
+        **{name: pytest.approx(expected[name]) for name in alike},
         "node": "node1",
         "gpu": 1,
         "gpu_uuid": "GPU-node1-1",
         "airflow": "rear",
-        "simulated": False,
         "samples": 41,
         "longest_gap_s": 0.5,
         "power_mean_w": 600.0,
-        "power_peak_w": 600.0,
         "energy_j": 12_000.0,
         "power_source": "readings",
         "power_window_s": 1.0,
@@ -198,311 +196,228 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "energy_source": "counter",
         "power_refused": 0,
         "energy_integral_j": pytest.approx(12_000.0),
-        "energy_difference": pytest.approx(0),
-        "energy_error_share": 0.0,
         "temperature_mean_c": pytest.approx(60.125),
-        "temperature_peak_c": 65.0,
-        "memory_temperature_peak_c": 72.0,
-        "thermal_margin_c": 28.0,
-        "gpu_fan_speed_peak_share": 0.55,
-        "edge_temperature_peak_c": 46.0,
-        "gpu_memory_used_peak_bytes": 2001.0,
-        "gpu_utilisation_share": pytest.approx(0.8),
-        "memory_clock_mean_mhz": 2600.0,
-        "power_instant_peak_w": 750.0,
-        "sm_clock_mean_mhz": 1500.0,
-        "throttle_power_share": pytest.approx(0.5),
-        "throttle_thermal_share": pytest.approx(0.15),
-        "throttle_brake_share": 0.0,
-        "throttle_share_error": 0.005,
-        "power_limit_w": 700.0,
         "power_of_limit_share": pytest.approx(600 / 700),
         "at_power_limit_share": None,
         "at_power_limit_burst_s": None,
-        "capped_clock_share": pytest.approx(0.75),
         "throttle_source": "counters",
         # The bit of the power cap is set throughout.
-        "allocator_retries": 0,
-        "allocator_frees": 0,
         "throttle_power_sampled_share": 1.0,
         "throttle_thermal_sampled_share": 0.0,
         "throttle_brake_sampled_share": 0.0,
         "gpu_link_received_bytes": pytest.approx(60_000),
         "gpu_link_sent_bytes": pytest.approx(40_000),
         "ecc_corrected_errors": 1,
-        "ecc_uncorrected_errors": 0,
-        "xid_events": 0,
-        "missing_reasons": json.dumps(
-            {
-                **dict.fromkeys(
-                    ("at_power_limit_burst_s", "at_power_limit_share"),
-                    "power readings are means over too long to show bursts",
-                ),
-                "power_seen_share": "not known for NVIDIA H200",
-            }
-        ),
-        "missing_codes": json.dumps(
-            {
-                **dict.fromkeys(
-                    ("at_power_limit_burst_s", "at_power_limit_share"),
-                    "readings_too_long_for_bursts",
-                ),
-                "power_seen_share": "gpu_model_unknown",
-            }
-        ),
+        "missing_codes": gpu["missing_codes"],
     }
-    assert gpus[1].keys() == {column.name for column in GPUS}
-
-
-def test_without_throttle_counters_the_event_bits_are_used(tmp_path: Path) -> None:
-    row, gpus, _ = reduce(Run(edit=without("throttle_sw_thermal_s")), tmp_path)
-    assert gpus[0]["throttle_source"] == "events"
-    assert row["throttle_power_share"] == 1.0
-    assert row["throttle_thermal_share"] == 0.0
-
-
-def test_without_either_the_shares_are_null(tmp_path: Path) -> None:
-    run = Run(
-        edit=without("throttle_power_cap_s", "event_reasons"),
-        missing={"event_reasons": "the driver does not support it"},
-    )
-    row, gpus, reasons = reduce(run, tmp_path)
-    assert row["throttle_brake_share"] is None
-    assert reasons["throttle_brake_share"] == "node1 GPU 0: the driver does not support it"
-    assert gpus[0]["throttle_source"] is None
-
-
-def test_gpus_that_their_driver_does_not_identify_are_unknown_and_say_so(tmp_path: Path) -> None:
-    _, gpus, _ = reduce(Run(identified=False), tmp_path)
-    for gpu in gpus:
-        assert gpu["gpu_uuid"] is None
-        assert json.loads(gpu["missing_codes"])["gpu_uuid"] == "driver_does_not_tell"
-
-
-def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) -> None:
-    run = Run(edit=without("energy_j"), missing={"energy_j": "not on this GPU"})
-    _, _, reasons = reduce(run, tmp_path)
-    assert reasons == {
-        "energy_difference": "node1 GPU 0: not on this GPU",
-        "energy_error_share": "node1 GPU 0: not on this GPU",
+    assert codes(gpu) == {
+        "at_power_limit_burst_s": "readings_too_long_for_bursts",
+        "at_power_limit_share": "readings_too_long_for_bursts",
+        "power_seen_share": "gpu_model_unknown",
     }
+    assert gpu.keys() | {"missing_reasons"} == {column.name for column in GPUS}
 
 
-def test_a_counter_read_once_a_second_is_interpolated_at_the_edges(tmp_path: Path) -> None:
-    def every_third(fields: dict[str, Any]) -> dict[str, Any]:
-        elapsed_s = fields["unix_time_s"] - START
-        return fields if elapsed_s % 3 == 1 else {**fields, "energy_j": None}
-
-    row, gpus, _ = reduce(Run(edit=every_third), tmp_path)
-    assert row["energy_j"] == pytest.approx(20_000)
-    assert {gpu["energy_source"] for gpu in gpus} == {"counter"}
-
-
-def test_a_counter_that_was_reset_is_null(tmp_path: Path) -> None:
-    def reset(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "energy_j": 0} if fields["unix_time_s"] > START + 30 else fields
-
-    row, _, reasons = reduce(Run(edit=reset), tmp_path)
-    assert reasons["energy_difference"] == "node1 GPU 0: the counter energy_j ran backwards"
-    assert row["energy_j"] == 20_000
+COUNTER_FIGURES = ("energy_difference", "energy_error_share")
+POWER_FIGURES = (
+    *("energy_j", "energy_per_token_j", "energy_per_step_j", "energy_integral_j"),
+    *("power_mean_w", "power_per_gpu_mean_w", "power_peak_w", "power_of_limit_share"),
+    *("tokens_per_j", "model_flops_per_j", "energy_delay_product_js", "samples_per_s_per_mj"),
+    *(*COUNTER_FIGURES, "energy_systematic_share"),
+)
 
 
-POWER_FIGURES = {
-    "energy_j",
-    "power_mean_w",
-    "power_per_gpu_mean_w",
-    "power_peak_w",
-    "tokens_per_j",
-    "model_flops_per_j",
-    "power_of_limit_share",
-    "energy_per_token_j",
-    "energy_per_step_j",
-    "energy_delay_product_js",
-    "samples_per_s_per_mj",
-    "energy_integral_j",
-    "energy_difference",
-    "energy_error_share",
-    "energy_systematic_share",
-}
+def without(*columns: str) -> Edit:
+    return setting(**dict.fromkeys(columns))
 
 
-def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) -> None:
-    def of_one(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
+@pytest.mark.parametrize(
+    ("run", "columns", "code", "values", "energy_j"),
+    [
+        (Run(edit=without("energy_j"), missing={"energy_j": "not here"}),
+         COUNTER_FIGURES, "not_read", ("node1 GPU 0", "not here"), 20_000.0),
+        (Run(edit=setting(lambda at_s, gpu: at_s > 30, energy_j=0)),
+         COUNTER_FIGURES, "counter_fell", ("node1 GPU 0", "energy_j"), 20_000.0),
+        (Run(cell=cell(degrees=Degrees()), gpus_per_node=1, step_tokens=64),
+         ("temperature_spread_c",), "one_gpu_a_node", (), 8000.0),
+        (Run(cell=cell(idle_baseline_s=0.0)),
+         ("idle_power_w",), "no_idle_baseline", ("idle_baseline_s is 0",), 20_000.0),
+        (Run(edit=keeping(lambda at_s, gpu: at_s >= -0.5)),
+         ("idle_power_w",), "idle_too_short", ("node1", "0.5 s", "1 s"), 20_000.0),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_null_alone(tmp_path, run, columns, code, values, energy_j):
+    row, gpus, null = reduce(run, tmp_path)
+    assert null == LACKING | dict.fromkeys(columns, code)
+    for name in columns:
+        assert_null(row, name, code, *values)
+    assert (row["energy_j"], gpus[0]["energy_j"]) == (energy_j, 8000.0)
 
-    _, gpus, reasons = reduce(Run(edit=of_one), tmp_path)
-    assert set(reasons) == POWER_FIGURES | {"idle_power_w"}
-    assert reasons["energy_j"] == "node1 GPU 1: no sample has a power_w"
+
+def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path):
+    run = Run(edit=setting(lambda at_s, gpu: gpu == 1, power_w=None))
+    row, gpus, null = reduce(run, tmp_path)
+    drifts = dict.fromkeys(("steady", "power_drift", "power_drift_margin"), "not_read_in_steps")
+    assert null == LACKING | drifts | dict.fromkeys((*POWER_FIGURES, "idle_power_w"), "never_read")
+    assert_null(row, "energy_j", "never_read", "node1 GPU 1", "power_w")
     assert gpus[0]["energy_j"] == 8000.0
 
 
 @pytest.mark.parametrize(
-    ("keep", "code", "values"),
+    ("run", "column", "code", "values", "figures"),
     [
-        (lambda s: s < 39, "edge_not_read", ("last", "1.5 s")),
-        (lambda s: s > 21, "edge_not_read", ("first", "1.5 s")),
-        (lambda s: not 25 < s < 35, "reading_gap", ("10 s", "5 s")),
+        (Run(edit=without("throttle_power_cap_s", "event_reasons"),
+             missing={"event_reasons": "no such call"}),
+         "throttle_brake_share", "not_read", ("node1 GPU 0", "no such call"),
+         {"throttle_source": None}),
+        (Run(edit=keeping(lambda at_s, gpu: gpu == 0)),
+         "energy_j", "no_sample_of_gpu", ("node1 GPU 1",), {"samples": 0}),
+        # Samples do not cover the window.
+        (Run(edit=keeping(lambda at_s, gpu: at_s < 39)), "energy_j", "edge_not_read",
+         ("node1 GPU 0", "power_w", "1.5 s"), {"temperature_mean_c": None}),
+        (Run(edit=keeping(lambda at_s, gpu: at_s > 21)), "energy_j", "edge_not_read",
+         ("node1 GPU 0", "power_w", "1.5 s"), {"temperature_mean_c": None}),
+        (Run(edit=keeping(lambda at_s, gpu: not 25 < at_s < 35)), "energy_j", "reading_gap",
+         ("node1 GPU 0", "power_w", "10 s", "5 s"), {"temperature_mean_c": None}),
     ],
-)
-def test_samples_that_do_not_cover_the_window_give_null(
-    tmp_path: Path, keep: Callable[[float], bool], code: str, values: tuple[str, ...]
-) -> None:
-    run = Run(edit=lambda fields: fields if keep(fields["unix_time_s"] - START) else None)
-    row, _, reasons = reduce(run, tmp_path)
-    assert json.loads(row["missing_codes"])["energy_j"] == code
-    assert reasons["energy_j"].startswith("node1 GPU 0: ")
-    assert all(value in reasons["energy_j"] for value in values)
-    assert row["temperature_mean_c"] is None
+)  # fmt: skip
+def test_what_was_not_read_is_null_beside_the_speed(tmp_path, run, column, code, values, figures):
+    row, gpus, _ = reduce(run, tmp_path)
+    assert_null(row, column, code, *values)
+    for name, value in figures.items():
+        assert (gpus[1][name], row.get(name, value)) == (value, value)
     assert row["tokens_per_s"] == pytest.approx(6.4)
 
 
-def test_a_gpu_that_was_never_sampled_is_named(tmp_path: Path) -> None:
-    run = Run(edit=lambda fields: fields if fields["gpu"] == 0 else None)
-    _, gpus, reasons = reduce(run, tmp_path)
-    assert reasons["energy_j"] == "node1 GPU 1: telemetry of node node1 has no sample of GPU 1"
-    assert gpus[1]["samples"] == 0
+MODEL_A100, H100_PCIE = "NVIDIA A100 80GB PCIe", "NVIDIA H100 PCIe"
 
 
-def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("run", "row", "gpus"),
+    [
+        # Without one counter of throttling the event bits count.
+        (Run(edit=without("throttle_sw_thermal_s")),
+         {"throttle_power_share": 1.0, "throttle_thermal_share": 0.0},
+         {0: {"throttle_source": "events"}}),
+        # A counter that is not read at the edges is interpolated there.
+        (Run(edit=setting(lambda at_s, gpu: at_s % 3 != 1, energy_j=None)), {"energy_j": 20_000.0},
+         {0: {"energy_source": "counter"}, 1: {"energy_source": "counter"}}),
+        # A package of two counts once.
+        (Run(cell=cell(gpus_per_package=2)),
+         {"energy_j": 8000.0, "power_per_gpu_mean_w": 200.0, "idle_power_w": 100.0,
+          "temperature_mean_c": 55.125},
+         {1: {"energy_j": None, "energy_source": None}}),
+        # Rank 0 says that it has GPU 0, and the sampler that this UUID is its GPU 1.
+        (Run(cell=cell(degrees=Degrees()), step_tokens=64, rank_uuids={0: "GPU-node1-1"}),
+         {"energy_j": 12_000.0}, {0: {"gpu": 1}}),
+        # What comes between the idle baseline and training is not of it.
+        (Run(cell=cell(idle_baseline_s=4.0), edit=setting(lambda at_s, gpu: at_s >= -5,
+                                                          power_w=300)),
+         {"idle_power_w": 210.0}, {}),
+        # What a sensor sees is that published of its model.
+        (Run(cell=cell(gpu="A100 PCIe"), device_name=MODEL_A100, gpu_name=MODEL_A100), {},
+         {0: {"power_window_s": 0.025, "power_seen_share": 0.25}}),
+        # Where any GPU will do its peak is that of its model: 756 TFLOP/s, where SXM has 989.4.
+        (Run(cell=cell(gpu=None, peak_bf16_flops_per_s=None), device_name=H100_PCIE),
+         {"mfu_6n": 3.2 * 6 * 420 / 756e12}, {}),
+        # FP8 has its own peak, beside that of bf16.
+        (Run(cell=cell(precision="fp8", backend="torch", peak_fp8_flops_per_s=2000.0)),
+         {"mfu_causal": 3.2 * (6 * 380 + 768) / 2000,
+          "mfu_causal_bf16_peak": 3.2 * (6 * 380 + 768) / 1000}, {}),
+    ],
+)  # fmt: skip
+def test_a_run_that_differs_has_its_figures_by_hand(tmp_path, run, row, gpus):
+    found, found_gpus, _ = reduce(run, tmp_path)
+    assert {name: found[name] for name in row} == pytest.approx(row)
+    for gpu, figures in gpus.items():
+        assert {name: found_gpus[gpu][name] for name in figures} == figures
+
+
+@pytest.mark.parametrize(
+    ("run", "null", "column", "code"),
+    [
+        (Run(identified=False), (0, 1), "gpu_uuid", "driver_does_not_tell"),
+        (Run(cell=cell(gpus_per_package=2)), (1,), "power_mean_w", "shares_package_sensor"),
+    ],
+)
+def test_a_gpus_null_has_its_code(tmp_path, run, null, column, code):
+    _, gpus, _ = reduce(run, tmp_path)
+    for gpu in null:
+        assert_null(gpus[gpu], column, code)
+
+
+def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path):
     paths = Run().write(tmp_path / "run1")
     paths.gpu_samples("node1").unlink()
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    reasons = json.loads(summary["run"]["missing_codes"])
-    assert reasons["energy_j"] == "file_missing"
-    assert reasons["idle_power_w"] == "file_missing"
-    assert summary["gpus"][0].keys() == {column.name for column in GPUS}
+    reduced = summary(paths)
+    for name in ("energy_j", "idle_power_w"):
+        assert_null(reduced["run"], name, "file_missing")
+    assert reduced["gpus"][0].keys() == {column.name for column in GPUS}
 
 
-def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
-    hardware = replace(HARDWARE, gpus_per_package=2)
-    row, gpus, _ = reduce(Run(cell=cell(hardware=hardware)), tmp_path)
-    assert row["energy_j"] == 8000.0
-    assert row["power_per_gpu_mean_w"] == 200.0
-    assert row["idle_power_w"] == 100.0
-    assert gpus[1]["energy_j"] is None
-    assert gpus[1]["energy_source"] is None
-    assert json.loads(gpus[1]["missing_codes"])["power_mean_w"] == "shares_package_sensor"
-    assert row["temperature_mean_c"] == pytest.approx(55.125)
-
-
-def test_spread_is_of_the_worst_node(tmp_path: Path) -> None:
+def test_spread_is_of_the_worst_node(tmp_path):
     run = Run(cell=cell(degrees=Degrees(dp=4), nodes=2), nodes=("a", "b"), step_tokens=16)
     paths = run.write(tmp_path / "run1")
     run.edit = lambda fields: {**fields, "temperature_c": 50 + 3 * fields["gpu"]}
     run.write_telemetry(paths, "b")
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    places = [(gpu["node"], gpu["gpu"]) for gpu in summary["gpus"]]
+    reduced = summary(paths)
+    places = [(gpu["node"], gpu["gpu"]) for gpu in reduced["gpus"]]
     assert places == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     # 10 °C on node a, 3 °C on node b.
-    assert summary["run"]["temperature_spread_c"] == pytest.approx(10)
-    assert summary["run"]["energy_j"] == 40_000.0
-
-
-def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
-    run = Run(cell=cell(degrees=Degrees()), gpus_per_node=1, step_tokens=64)
-    _, _, reasons = reduce(run, tmp_path)
-    assert reasons == {"temperature_spread_c": "no node has two GPUs to compare"}
+    assert reduced["run"]["temperature_spread_c"] == pytest.approx(10)
+    assert reduced["run"]["energy_j"] == 40_000.0
 
 
 #: what training on a CPU beside simulated GPUs lacks as well
-NOT_ON_A_CPU = (
-    *("energy_systematic_share", "throttle_share_error"),
-    *(
-        "allocator_retries",
-        "allocator_frees",
-        "allocator",
-        "memory_pressure",
-        "memory_reserved_peak_bytes",
-        "memory_used_peak_bytes",
-        "memory_estimate_error",
+NOT_ON_A_CPU = {
+    "energy_systematic_share": "simulated_sensor_error",
+    "throttle_share_error": "simulated_counters",
+    **dict.fromkeys(
+        ("allocator", "allocator_retries", "allocator_frees", "memory_pressure"),
+        "cpu_has_no_gpu_allocator",
     ),
-)
+    **dict.fromkeys(
+        ("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"),
+        "cpu_memory_not_counted",
+    ),
+}
 MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 BF16_MFU = "mfu_causal_bf16_peak"
+FP32, FP8 = {"precision": "fp32"}, {"precision": "fp8", "backend": "torch"}
 
 
 @pytest.mark.parametrize(
-    ("run", "reason"),
+    ("run", "code", "values"),
     [
-        (
-            Run(
-                cell=cell(
-                    training=replace(cell().training, precision="fp32"),
-                    hardware=replace(HARDWARE, gpu=None),
-                ),
-                device_name="NVIDIA L40S",
-            ),
-            "platform made-up gives no fp32 peak, and that of 'NVIDIA L40S' is not known",
-        ),
-        *(
-            (
-                Run(device_name=name),
-                "platform made-up gives the peak of 'H200', but trained on another GPU: "
-                f"{name!r} is not H200, which its driver calls 'NVIDIA H200'; "
-                f"gpu: {instead} names this one",
-            )
-            for name, instead in (
-                ("NVIDIA GH200 480GB", "GH200"),
-                ("NVIDIA H200 NVL", "H200 NVL"),
-                ("NVIDIA H100 80GB HBM3", "H100"),
-            )
-        ),
-        (
-            Run(on_cpu=True, device_name="cpu", simulated=True),
-            "trained on a CPU (cpu), whose peak is not known",
-        ),
+        *((Run(cell=cell(gpu=None, **training), device_name="NVIDIA L40S"), "peak_unknown",
+           ("made-up", training["precision"], "'NVIDIA L40S'")) for training in (FP32, FP8)),
+        *((Run(device_name=name), "other_gpu_than_platform",
+           ("'H200'", f"'{name}'", f"gpu: {instead}"))
+          for name, instead in (("NVIDIA GH200 480GB", "GH200"), ("NVIDIA H200 NVL", "H200 NVL"),
+                                ("NVIDIA H100 80GB HBM3", "H100"))),
+        (Run(on_cpu=True, device_name="cpu", simulated=True), "cpu_peak_unknown", ("cpu",)),
     ],
-)
-def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> None:
-    row, _, reasons = reduce(run, tmp_path)
-    for name in NOT_ON_A_CPU:
-        reasons.pop(name, None)
+)  # fmt: skip
+def test_an_unknown_peak_gives_no_mfu(tmp_path, run, code, values):
+    row, _, null = reduce(run, tmp_path)
     # The bf16 peak is another, which that platform gives.
-    missing = MFU if run.cell.training.precision == "fp32" else MFU | {BF16_MFU}
-    assert reasons == dict.fromkeys(missing, reason)
-    assert row["simulated"] is run.simulated
-
-
-def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path: Path) -> None:
-    hardware = replace(HARDWARE, gpu=None, peak_bf16_flops_per_s=None)
-    run = Run(cell=cell(hardware=hardware), device_name="NVIDIA H100 PCIe")
-    row, _, reasons = reduce(run, tmp_path)
-    assert reasons == {}
-    # 756 TFLOP/s, where H100 on SXM has 989.4.
-    assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
-
-
-def test_fp8_is_measured_against_its_own_peak_and_that_of_bf16(tmp_path: Path) -> None:
-    fp8 = replace(cell().training, precision="fp8", backend="torch")
-    hardware = replace(HARDWARE, peak_fp8_flops_per_s=2000.0)
-    row, _, reasons = reduce(Run(cell=cell(training=fp8, hardware=hardware)), tmp_path)
-    assert reasons == {}
-    assert row["mfu_causal"] == pytest.approx(3.2 * (6 * 380 + 768) / 2000)
-    assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
-
-
-def test_fp8_on_a_gpu_without_such_a_peak_has_the_mfu_of_bf16_alone(tmp_path: Path) -> None:
-    fp8 = replace(cell().training, precision="fp8", backend="torch")
-    run = Run(
-        cell=cell(training=fp8, hardware=replace(HARDWARE, gpu=None)), device_name="NVIDIA L40S"
-    )
-    row, _, reasons = reduce(run, tmp_path)
-    assert reasons == dict.fromkeys(
-        MFU, "platform made-up gives no fp8 peak, and that of 'NVIDIA L40S' is not known"
-    )
-    assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
+    mfu = MFU if run.cell.training.precision != "bf16" else MFU | {BF16_MFU}
+    assert null == LACKING | (NOT_ON_A_CPU if run.on_cpu else {}) | dict.fromkeys(mfu, code)
+    for name in mfu:
+        assert_null(row, name, code, *values)
+    if BF16_MFU not in mfu:
+        assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
+    assert (row["simulated"], row["memory_peak_bytes"]) == (run.simulated, 1100.0)
 
 
 MIXTRAL = replace(cell().model, family="mixtral", experts=4, experts_per_token=2)
 
 
 def routed(routing: str) -> Cell:
-    return cell(model=MIXTRAL, training=replace(cell().training, routing=routing))
+    return cell(model=MIXTRAL, routing=routing)
 
 
-def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
+def test_what_experts_drop_is_in_no_useful_measure(tmp_path):
     # In each of the measured steps rank 0 drops 10 of 128 choices, and rank 1 drops 54.
     run = Run(cell=routed("balanced"), choices={0: (128, 10), 1: (128, 54)})
     row, _, _ = reduce(run, tmp_path / "balanced")
@@ -518,18 +433,16 @@ def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
     assert row["tokens_per_j"] == whole["tokens_per_j"]
 
 
-def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path) -> None:
+def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path):
     # Four GPUs, of which ranks have the second and the fourth: 600 and 1000 W. The others draw 400
     # and 800 W of somebody else's.
     run = Run(gpus_per_node=4, rank_uuids={0: "GPU-node1-1", 1: "GPU-node1-3"})
     run = replace(run, power_limits_w={2: 500.0})
-    paths = run.write(tmp_path / "run1")
-    reduce_run(paths.directory)
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
-    assert [gpu["gpu"] for gpu in summary["gpus"]] == [1, 3]
-    assert summary["run"]["energy_j"] == pytest.approx(20 * 1600)
-    assert summary["run"]["power_limit_w"] == 700.0
-    unused = summary["unused_gpus"]
+    reduced = run.reduced(tmp_path)
+    assert [gpu["gpu"] for gpu in reduced["gpus"]] == [1, 3]
+    assert reduced["run"]["energy_j"] == pytest.approx(20 * 1600)
+    assert reduced["run"]["power_limit_w"] == 700.0
+    unused = reduced["unused_gpus"]
     assert [gpu["gpu_uuid"] for gpu in unused] == ["GPU-node1-0", "GPU-node1-2"]
     assert [gpu["power_mean_w"] for gpu in unused] == pytest.approx([400.0, 800.0])
     assert [gpu["power_limit_w"] for gpu in unused] == [700.0, 500.0]
@@ -552,206 +465,110 @@ def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path)
     assert list(unused[0]) == [column.name for column in UNUSED_GPUS]
 
 
-def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: Path) -> None:
+def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path):
     other = {"index": 5, "name": "NVIDIA H200", "uuid": "GPU-x", "power_limit_w": 700.0}
     lists = ({**other, "power_w": 68.5}, {**other, "index": 6, "power_w": None})
-    paths = Run(other_gpus=lists).write(tmp_path / "run1")
-    reduce_run(paths.directory)
-    known, unknown = json.loads(paths.summary.read_text(encoding="utf-8"))["unused_gpus"]
+    known, unknown = Run(other_gpus=lists).reduced(tmp_path)["unused_gpus"]
     assert (known["gpu"], known["watched"], known["power_mean_w"]) == (5, False, 68.5)
-    assert (unknown["gpu"], unknown["power_mean_w"]) == (6, None)
-    reasons = json.loads(unknown["missing_codes"])
-    assert reasons["power_mean_w"] == "driver_does_not_tell"
-    assert reasons["gpu_utilisation_share"] == "not_of_the_job"
-
-
-def steps_edited(paths: RunPaths, rank: int, **fields: object) -> None:
-    """Set fields of all steps of a rank."""
-    path = paths.rank_steps(rank)
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = [row | fields for row in csv.DictReader(lines)]
-    write_csv(path, STEPS, rows)
+    assert unknown["gpu"] == 6
+    assert_null(unknown, "power_mean_w", "driver_does_not_tell")
+    assert_null(unknown, "gpu_utilisation_share", "not_of_the_job")
 
 
 @pytest.mark.parametrize(
-    ("column", "measure"),
+    ("rank", "fields", "measure", "code", "values"),
     [
-        ("memory_peak_bytes", "memory_peak_bytes"),
-        ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
-        ("memory_used_bytes", "memory_used_peak_bytes"),
+        # The rank that recorded none may be the fullest.
+        (1, {"memory_peak_bytes": ""}, "memory_peak_bytes", "rank_recorded_none", ("rank 1",)),
+        (1, {"memory_reserved_bytes": ""},
+         "memory_reserved_peak_bytes", "rank_recorded_none", ("rank 1",)),
+        (1, {"memory_used_bytes": ""}, "memory_used_peak_bytes", "rank_recorded_none", ("rank 1",)),
+        # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB,
+        # which is a lower bound and does not judge the plan.
+        (0, {"memory_reserved_bytes": 7 * 10**8},
+         "memory_estimate_error", "memory_lower_bound", ()),
+        # Rank 0 has losses of 3, 2 and 1. Replicas that went apart train two models.
+        (1, {"loss": 1.5}, "loss_first", "losses_differ", ("step 0", "1.5", "3")),
+        (1, {"loss": 1.5}, "loss_last", "losses_differ", ("step 2", "1", "1.5")),
     ],
-)
-def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(
-    tmp_path: Path, column: str, measure: str
-) -> None:
+)  # fmt: skip
+def test_what_ranks_recorded_is_of_all_or_null(tmp_path, rank, fields, measure, code, values):
     paths = Run().write(tmp_path / "run1")
-    steps_edited(paths, 1, **{column: ""})
-    row = reduced_run(paths, 1).summary["run"]
-    assert row[measure] is None
-    assert json.loads(row["missing_codes"])[measure] == "rank_recorded_none"
-
-
-def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path: Path) -> None:
-    # Rank 0 has 3, 2 and 1. Replicas that went apart train two models.
-    paths = Run().write(tmp_path / "run1")
-    steps_edited(paths, 1, loss=1.5)
+    edit_csv(paths.rank_steps(rank), lambda row: fields)
     reduced = reduced_run(paths, 1)
     row = reduced.summary["run"]
-    assert (row["loss_first"], row["loss_last"]) == (None, None)
-    why = "ranks recorded different losses of one batch: 1 to 1.5"
-    assert json.loads(row["missing_reasons"])["loss_last"] == f"step 2: {why}"
-    last = reduced.steps.row(-1, named=True)
-    assert (last["loss"], json.loads(last["missing_reasons"])["loss"]) == (None, why)
-    steps_edited(paths, 1, loss="")
-    assert reduced_run(paths, 1).summary["run"]["loss_last"] == 1.0
+    assert_null(row, measure, code, *values)
+    if code == "memory_lower_bound":
+        assert row["memory_used_peak_bytes"] == 7e8
+    if measure == "loss_last":
+        assert_null(reduced.steps.row(-1, named=True), "loss", code, "1", "1.5")
 
 
-def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None:
-    # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB.
-    paths = Run().write(tmp_path / "run1")
-    steps_edited(paths, 0, memory_reserved_bytes=7 * 10**8)
-    row = reduced_run(paths, 1).summary["run"]
-    assert (row["memory_used_peak_bytes"], row["memory_estimate_error"]) == (7e8, None)
-    assert json.loads(row["missing_codes"])["memory_estimate_error"] == "memory_lower_bound"
-
-
-def test_a_driver_that_counted_no_memory_does_not_judge_the_plan(tmp_path: Path) -> None:
-    paths = Run().write(tmp_path / "run1")
-    for rank in (0, 1):
-        steps_edited(paths, rank, memory_reserved_bytes=0, memory_used_bytes=0)
-    row = reduced_run(paths, 1).summary["run"]
-    assert (row["memory_used_peak_bytes"], row["memory_estimate_error"]) == (0.0, None)
-    assert json.loads(row["missing_codes"])["memory_estimate_error"] == "not_positive"
-
-
-def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:
-    row, _, reasons = reduce(Run(on_cpu=True, device_name="CPU", simulated=True), tmp_path)
-    assert row["memory_peak_bytes"] == 1100.0
-    for name in ("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"):
-        assert reasons[name] == "trained on a CPU, whose memory no driver counts"
-
-
-def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path: Path) -> None:
+def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path):
     row, _, _ = reduce(Run(cell=routed("balanced")), tmp_path)
-    reasons = json.loads(row["missing_reasons"])
-    unknown = "a rank did not record what its routers dropped"
-    assert reasons["dropped_choices_share"] == unknown
-    assert reasons["mfu_6n"] == f"how much of the model was computed is not known: {unknown}"
-    assert row["model_flops_per_j"] is None
+    assert_null(row, "dropped_choices_share", "drops_not_recorded")
+    for name in ("mfu_6n", "model_flops_per_j"):
+        assert_null(row, name, "flops_unknown")
     assert row["tokens_per_j"] is not None
 
 
-def test_what_a_sensor_sees_is_that_published_of_the_model(tmp_path: Path) -> None:
-    name = "NVIDIA A100 80GB PCIe"
-    hardware = replace(HARDWARE, gpu="A100 PCIe")
-    run = Run(cell=cell(hardware=hardware), device_name=name, gpu_name=name)
-    _, gpus, _ = reduce(run, tmp_path)
-    assert (gpus[0]["power_window_s"], gpus[0]["power_seen_share"]) == (0.025, 0.25)
-
-
-def test_a_rank_is_joined_to_the_sensor_of_its_gpu_by_uuid(tmp_path: Path) -> None:
-    # Rank 0 says that it has GPU 0, and the sampler that this UUID is its GPU 1.
-    run = Run(cell=cell(degrees=Degrees()), step_tokens=64, rank_uuids={0: "GPU-node1-1"})
-    row, gpus, _ = reduce(run, tmp_path)
-    assert [gpu["gpu"] for gpu in gpus] == [1]
-    assert row["energy_j"] == 12_000.0
-
-
-def test_a_rank_on_a_gpu_that_the_sampler_never_saw_is_an_error(tmp_path: Path) -> None:
+def test_a_rank_on_a_gpu_that_the_sampler_never_saw_is_an_error(tmp_path):
     run = Run(rank_uuids={0: "GPU-node1-0", 1: "GPU-elsewhere"})
-    paths = run.write(tmp_path / "run1")
-    with pytest.raises(RecordError, match="the rank trained on GPU-elsewhere, which is none of"):
-        reduce_run(paths.directory)
-
-
-def test_without_an_idle_baseline_there_is_no_idle_power(tmp_path: Path) -> None:
-    run = Run(cell=cell(telemetry=replace(cell().telemetry, idle_baseline_s=0.0)))
-    _, _, reasons = reduce(run, tmp_path)
-    assert reasons == {"idle_power_w": "the cell asks for no idle baseline (idle_baseline_s is 0)"}
-
-
-def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training(
-    tmp_path: Path,
-) -> None:
-    def busy_later(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "power_w": 300} if fields["unix_time_s"] >= START - 5 else fields
-
-    run = Run(cell=cell(telemetry=replace(cell().telemetry, idle_baseline_s=4.0)), edit=busy_later)
-    row, _, _ = reduce(run, tmp_path)
-    assert row["idle_power_w"] == pytest.approx(210)
+    with pytest.raises(RecordError, match=r"rank1.*GPU-elsewhere"):
+        run.reduced(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("simulated", "sensor"),
-    [(False, "readings, each the mean of 1 s"), (True, "simulated readings")],
-)
-def test_a_peak_of_power_says_what_it_is_of(tmp_path: Path, simulated: bool, sensor: str) -> None:
-    row, _, _ = reduce(Run(simulated=simulated), tmp_path)
-    assert row["power_peak_sensor"] == sensor
-
-
-@pytest.mark.parametrize(
-    ("name", "sensor"),
+    ("run", "sensor"),
     [
-        ("NVIDIA A100-SXM4-80GB", "readings, each the mean of 0.025 s"),
-        ("NVIDIA L40S", "readings of NVIDIA L40S, averaged over an unknown time"),
+        (Run(), "1 s"),
+        (Run(simulated=True), "simulated"),
+        # An A100's peak must not be compared with an H200's, whose readings are means of 1 s.
+        (Run(gpu_name="NVIDIA A100-SXM4-80GB", device_name="NVIDIA A100-SXM4-80GB"), "0.025 s"),
+        (Run(gpu_name="NVIDIA L40S", device_name="NVIDIA L40S"), "NVIDIA L40S"),
     ],
 )
-def test_the_time_of_a_peak_is_that_of_the_gpus_model(
-    tmp_path: Path, name: str, sensor: str
-) -> None:
-    # An A100's peak must not be compared with an H200's, whose readings are means of 1 s.
-    paths = Run(gpu_name=name, device_name=name).write(tmp_path / "run1")
-    assert reduced_run(paths, 1).summary["run"]["power_peak_sensor"] == sensor
-
-
-def test_idle_power_needs_a_second(tmp_path: Path) -> None:
-    run = Run(edit=lambda fields: fields if fields["unix_time_s"] >= START - 0.5 else None)
-    _, _, reasons = reduce(run, tmp_path)
-    assert reasons["idle_power_w"].startswith("node node1 was watched for 0.5 s before training")
+def test_a_peak_of_power_says_what_it_is_of(tmp_path, run, sensor):
+    row, _, _ = reduce(run, tmp_path)
+    assert_holds(row["power_peak_sensor"], sensor)
 
 
 @pytest.mark.parametrize(
     "outcome",
     [o for o in Outcome if o not in (Outcome.COMPLETED, Outcome.TELEMETRY_INVALID)],
 )
-def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome: Outcome) -> None:
-    row, gpus, reasons = reduce(Run(outcome=outcome), tmp_path)
+def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path, outcome):
+    row, gpus, null = reduce(Run(outcome=outcome), tmp_path)
     assert (row["model"], row["outcome"], row["run"]) == ("tiny", outcome.value, 1)
     assert row["cause"] == f"the run was {outcome}"
     assert gpus == []
-    expected = dict.fromkeys((*MEASURES, *BESIDE_MEASURES), f"the run ended as {outcome.value}")
-    assert reasons == expected
+    assert null == dict.fromkeys((*MEASURES, *BESIDE_MEASURES), "not_completed")
+    assert_null(row, "energy_j", "not_completed", outcome.value)
 
 
-def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path: Path) -> None:
-    row, gpus, reasons = reduce(Run(outcome=Outcome.TELEMETRY_INVALID), tmp_path)
+def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path):
+    row, gpus, null = reduce(Run(outcome=Outcome.TELEMETRY_INVALID), tmp_path)
     assert row["tokens_per_s"] == pytest.approx(6.4)
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 1000)
     assert row["step_time_drift"] is None
     assert (row["loss_last"], row["memory_peak_bytes"]) == (1.0, 1100.0)
-    because = "telemetry is invalid: the run was telemetry_invalid"
     for name in (*POWER_FIGURES, "temperature_mean_c", "throttle_power_share", "cpu_energy_j"):
-        assert reasons[name] == because
+        assert null[name] == "telemetry_invalid"
+    # It repeats the outcome's cause.
+    assert_null(row, "energy_j", "telemetry_invalid", row["cause"])
     assert gpus == []
 
 
-def test_invalid_telemetry_without_readable_steps_leaves_no_figure(tmp_path: Path) -> None:
+def test_invalid_telemetry_without_readable_steps_leaves_no_figure(tmp_path):
     paths = Run(outcome=Outcome.TELEMETRY_INVALID).write(tmp_path / "run1")
     paths.rank_steps(1).unlink()
     paths.telemetry_start("node1").write_text("{", encoding="utf-8")
-    reduce_run(paths.directory)
-    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    reasons = json.loads(row["missing_reasons"])
-    assert row["step_time_s"] is None
-    assert "and the steps cannot be read" in reasons["step_time_s"]
-    assert "rank1.csv" in reasons["step_time_s"]
-    assert "not readable as JSON" in reasons["simulated"]
+    row = summary(paths)["run"]
+    assert_null(row, "step_time_s", "steps_unreadable", "rank1.csv")
+    assert_null(row, "simulated", "record_damaged", "JSON")
 
 
-def test_reducing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_reducing_twice_gives_the_same_bytes(tmp_path):
     paths = Run().write(tmp_path / "run1")
-    reduce_run(paths.directory)
-    first = paths.summary.read_bytes()
-    reduce_run(paths.directory)
-    assert paths.summary.read_bytes() == first
+    first = summary(paths), paths.summary.read_bytes()
+    assert (summary(paths), paths.summary.read_bytes()) == first

@@ -7,20 +7,19 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import SERIES, SERIES_POINTS, Outcome
 from workflow_lib.table_files import read_table
 
-from .synthetic_run import START, Run
+from .synthetic_run import Run, keeping, setting, summary
 
 
 def series(tmp_path: Path, run: Run) -> pl.DataFrame:
     paths = run.write(tmp_path / "run1")
-    reduce_run(paths.directory)
+    summary(paths)
     return read_table(paths.series, SERIES)
 
 
-def test_each_interval_has_the_mean_of_its_readings(tmp_path: Path) -> None:
+def test_each_interval_has_the_mean_of_its_readings(tmp_path):
     # Steps from 10 to 40 s, read twice a second: thirty intervals of two readings each.
     found = series(tmp_path, Run())
     assert found.height == 2 * 30
@@ -46,22 +45,16 @@ def test_each_interval_has_the_mean_of_its_readings(tmp_path: Path) -> None:
     assert found["elapsed_s"].max() == 19.5
 
 
-def test_a_gpu_has_at_most_150_points(tmp_path: Path) -> None:
+def test_a_gpu_has_at_most_150_points(tmp_path):
     found = series(tmp_path, Run(period_s=0.0625))
     assert found.group_by("gpu").len()["len"].to_list() == [SERIES_POINTS] * 2
     assert found["interval_s"][0] == pytest.approx(0.2)
 
 
-def test_what_was_not_read_is_null_and_an_interval_without_readings_has_no_row(
-    tmp_path: Path,
-) -> None:
-    def edit(row: dict[str, float]) -> dict[str, float] | None:
-        elapsed_s = row["unix_time_s"] - START
-        if 30 <= elapsed_s < 32:
-            return None
-        return {**row, "power_w": None} if elapsed_s < 21 else row  # type: ignore[dict-item]
-
-    found = series(tmp_path, Run(edit=edit)).filter(pl.col("gpu") == 0)
+def test_what_was_not_read_is_null_and_an_interval_without_readings_has_no_row(tmp_path):
+    kept = keeping(lambda at_s, gpu: not 30 <= at_s < 32)
+    unread = setting(lambda at_s, gpu: at_s < 21, power_w=None)
+    found = series(tmp_path, Run(edit=lambda row: kept(unread(row)))).filter(pl.col("gpu") == 0)
     assert found.height == 28
     powers = dict(found.select("elapsed_s", "power_w").iter_rows())
     assert (powers[-0.5], powers[0.5], powers[1.5]) == (None, None, 400.0)
@@ -69,12 +62,9 @@ def test_what_was_not_read_is_null_and_an_interval_without_readings_has_no_row(
     assert found["temperature_c"].null_count() == 0
 
 
-def test_without_telemetry_there_are_no_rows(tmp_path: Path) -> None:
+def test_without_telemetry_or_a_result_there_are_no_rows(tmp_path):
+    assert series(tmp_path / "invalid", Run(outcome=Outcome.TELEMETRY_INVALID)).height == 0
     paths = Run().write(tmp_path / "run1")
     paths.telemetry_start("node1").unlink()
-    reduce_run(paths.directory)
+    summary(paths)
     assert read_table(paths.series, SERIES).height == 0
-
-
-def test_a_run_that_did_not_complete_has_no_series(tmp_path: Path) -> None:
-    assert series(tmp_path, Run(outcome=Outcome.TELEMETRY_INVALID)).height == 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.steady_state import (
     STEP_TIME_TOLERANCE,
     TEMPERATURE_TOLERANCE_C,
@@ -24,9 +22,8 @@ from workflow_lib.analysis.steady_state import (
     drift,
 )
 from workflow_lib.intervals.change import Estimate
-from workflow_lib.records import STEPS
 
-from .synthetic_run import START, Run, cell, write_csv
+from .synthetic_run import Edit, Run, assert_null, cell, setting, summary, write_steps
 
 
 def step_time(values: list[float]) -> Series:
@@ -37,36 +34,24 @@ def temperature(values: list[float]) -> Series:
     return Series(values, tolerance=TEMPERATURE_TOLERANCE_C, relative=False)
 
 
-def test_a_constant_series_does_not_change() -> None:
-    found = drift(step_time([2.0] * 20))
+@pytest.mark.parametrize(
+    ("series", "change", "steady"),
+    [
+        (step_time([2.0] * 20), 0, True),
+        # Over the whole length, and a share of the mean: from 1.00 to 1.10, of a mean of 1.05.
+        (step_time([1 + 0.01 * i for i in range(11)]), 0.10 / 1.05, False),
+        (temperature([60.0 - i for i in range(11)]), -10, False),
+        # Certain, but so small that it does not matter.
+        (step_time([1 + 0.0002 * i for i in range(20)]), 0.0038 / 1.0019, True),
+        # An arch, whose ends are alike.
+        (step_time([1 + 0.1 * math.sin(math.pi * i / 19) for i in range(20)]), 0, False),
+    ],
+)
+def test_a_drift_is_of_the_whole_length(series, change, steady):
+    found = drift(series)
     assert found is not None
-    assert (found.trend.change, found.trend.margin) == pytest.approx((0, 0), abs=1e-12)
-    assert found.steady is True
-
-
-def test_a_drift_is_of_the_whole_length_and_a_share_of_the_mean() -> None:
-    # From 1.00 to 1.10, of a mean of 1.05; from 60 to 50 °C.
-    found = drift(step_time([1 + 0.01 * i for i in range(11)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(0.10 / 1.05)
-    assert found.steady is False
-    found = drift(temperature([60.0 - i for i in range(11)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(-10)
-
-
-def test_a_drift_that_is_certain_but_small_does_not_matter() -> None:
-    found = drift(step_time([1 + 0.0002 * i for i in range(20)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(0.0038, rel=0.01)
-    assert found.steady is True
-
-
-def test_an_arch_is_told_though_its_ends_are_alike() -> None:
-    found = drift(step_time([1 + 0.1 * math.sin(math.pi * i / 19) for i in range(20)]))
-    assert found is not None
-    assert found.trend.change == pytest.approx(0, abs=1e-9)
-    assert found.steady is False
+    assert found.trend.change == pytest.approx(change, abs=1e-9)
+    assert found.steady is steady
 
 
 @pytest.mark.parametrize(
@@ -87,7 +72,7 @@ def test_a_run_is_steady_where_the_whole_interval_is_within_the_bound(change, ma
     assert Drift(nothing, Estimate(change, margin), nothing, STEP_TIME_TOLERANCE).steady is steady
 
 
-def test_nine_values_are_too_few() -> None:
+def test_nine_values_are_too_few():
     assert drift(step_time([1.0] * 9)) is None
     assert drift(step_time([0.0] * 10)) is None
 
@@ -107,105 +92,74 @@ def steps(count: int, duration_s: float) -> pl.DataFrame:
     )
 
 
-def test_a_block_is_one_step_where_steps_are_long() -> None:
-    blocks = blocks_of(steps(4, 2.0), 10.0)
-    assert [block.first_step for block in blocks] == [0, 1, 2, 3]
-    assert blocks[1].window.start_unix_s == pytest.approx(102)
-    assert blocks[1].window.end_unix_s == pytest.approx(104)
-    assert blocks[1].step_time_s == pytest.approx(2)
-
-
-def test_blocks_last_a_second_and_the_first_steps_are_left_over() -> None:
-    # 0.3 s a step: four of them; 22 = 2 + 5·4.
-    blocks = blocks_of(steps(22, 0.3), 10.0)
-    assert [block.first_step for block in blocks] == [2, 6, 10, 14, 18]
-    assert blocks[-1].window.end_unix_s == pytest.approx(100 + 22 * 0.3)
-    assert blocks[0].step_time_s == pytest.approx(0.3)
-
-
-def test_blocks_last_two_sample_periods() -> None:
-    assert len(blocks_of(steps(12, 1.01), 0.5)) == 3
-
-
-def test_ten_thousand_steps_are_two_hundred_blocks() -> None:
-    blocks = blocks_of(steps(10_000, 1.5), 10.0)
-    assert len(blocks) == 200
-    assert blocks[0].first_step == 0
-    assert blocks[1].first_step == 50
-
-
-def test_no_steps_are_no_blocks() -> None:
-    assert blocks_of(steps(1, 1.0).clear(), 10.0) == []
+@pytest.mark.parametrize(
+    ("count", "duration_s", "rate_hz", "first_steps"),
+    [
+        # One step where steps are long.
+        (4, 2.0, 10.0, [0, 1, 2, 3]),
+        # A second: four steps. The first steps are left over: 22 = 2 + 5·4.
+        (22, 0.3, 10.0, [2, 6, 10, 14, 18]),
+        # Two sample periods: 4 s.
+        (12, 1.01, 0.5, [0, 4, 8]),
+        # No more than 200.
+        (10_000, 1.5, 10.0, list(range(0, 10_000, 50))),
+        (0, 1.0, 10.0, []),
+    ],
+)
+def test_blocks_are_of_as_many_steps_as_they_need(count, duration_s, rate_hz, first_steps):
+    blocks = blocks_of(steps(max(count, 1), duration_s).head(2 * count), rate_hz)
+    assert [block.first_step for block in blocks] == first_steps
+    for block, end in zip(blocks, [*first_steps, count][1:], strict=True):
+        assert block.window.start_unix_s == pytest.approx(100 + block.first_step * duration_s)
+        assert block.window.end_unix_s == pytest.approx(100 + end * duration_s)
+        assert block.step_time_s == pytest.approx(duration_s)
 
 
 def reduced(
-    tmp_path: Path,
+    directory: Path,
     durations_s: Sequence[float],
-    edit: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
-) -> tuple[dict[str, Any], dict[str, str]]:
+    edit: Edit = lambda row: row,
+) -> dict[str, Any]:
     """The row of a run with a step of warm-up and then such steps, from 10 to 40 s, whose GPUs draw
-    400 and 600 W throughout; and its missing reasons."""
-    run = Run(
-        cell=cell(training=replace(cell().training, measured_steps=len(durations_s) - 1)),
-        edit=edit,
-    )
-    paths = run.write(tmp_path / "run1")
-    rows, at = [], START + 10
-    for step, duration_s in enumerate(durations_s):
-        rows.append(
-            {
-                "step": step,
-                "phase": "measured" if step else "warmup",
-                "started_unix_s": at,
-                "ended_unix_s": at + duration_s,
-                "tokens": 32,
-            }
-        )
-        at += duration_s
-    for rank in range(2):
-        write_csv(paths.rank_steps(rank), STEPS, rows)
-    reduce_run(paths.directory)
-    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    return row, json.loads(row["missing_reasons"])
+    400 and 600 W throughout."""
+    of_steps = cell(measured_steps=len(durations_s) - 1)
+    paths = Run(cell=of_steps, edit=edit).write(directory / "run1")
+    edges = [10.0, *(10 + after_s for after_s in itertools.accumulate(durations_s))]
+    write_steps(paths, list(itertools.pairwise(edges)), warmup_steps=1)
+    row: dict[str, Any] = summary(paths)["run"]
+    return row
 
 
 #: a step of warm-up, and thirteen of 2 s
 EVEN = (4.0, *(2.0,) * 13)
 
 
-def test_all_measured_steps_count_and_are_steady(tmp_path: Path) -> None:
-    row, reasons = reduced(tmp_path / "warm", EVEN)
-    # The temperatures of the synthetic run go up and down by degrees.
-    assert row["steady"] is None
-    assert "whether temperature drifted" in reasons["steady"]
-    row, _ = reduced(tmp_path / "even", EVEN, lambda row: {**row, "temperature_c": 60.0})
-    assert row["steady"] is True
-    assert row["counted_steps"] == 13
-    assert row["measured_duration_s"] == pytest.approx(26)
-    for name in ("step_time_drift", "step_time_drift_margin", "power_drift", "power_drift_margin"):
-        assert row[name] == pytest.approx(0, abs=1e-6)
+@pytest.mark.parametrize(
+    ("durations_s", "edit", "steady", "figures"),
+    [
+        (EVEN, setting(temperature_c=60.0), True,
+         {"counted_steps": 13, "measured_duration_s": pytest.approx(26)} | dict.fromkeys(
+             ("step_time_drift", "step_time_drift_margin", "power_drift", "power_drift_margin"),
+             pytest.approx(0, abs=1e-6))),
+        # Two warm-up steps too few: from 3 s to 2 s. The line through them has a slope of −10/143 s
+        # a step, over eleven steps, and their mean is 26/12 s.
+        ((4.0, 3.0, 3.0, *(2.0,) * 10), lambda row: row, False,
+         {"counted_steps": 12,
+          "step_time_drift": pytest.approx(-10 / 143 * 11 / (26 / 12), abs=1e-6)}),
+        # From the middle of the first step to that of the last, 24 s at 1 °C/s.
+        (EVEN, setting(temperature_c=lambda at_s: 30 + at_s), False,
+         {"temperature_drift_c": pytest.approx(24, abs=0.1)}),
+    ],
+)  # fmt: skip
+def test_all_measured_steps_count(tmp_path, durations_s, edit, steady, figures):
+    row = reduced(tmp_path, durations_s, edit)
+    assert row["steady"] is steady
+    for name, value in figures.items():
+        assert row[name] == value, name
 
 
-def test_slow_first_steps_make_a_run_not_steady_and_count_all_the_same(tmp_path: Path) -> None:
-    # Two warm-up steps too few: from 3 s to 2 s.
-    row, _ = reduced(tmp_path, (4.0, 3.0, 3.0, *(2.0,) * 10))
-    assert row["steady"] is False
-    assert row["counted_steps"] == 12
-    assert row["step_time_drift"] < 0
-
-
-def test_gpus_that_go_on_warming_are_not_steady(tmp_path: Path) -> None:
-    def warming(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "temperature_c": 30 + row["unix_time_s"] - START}
-
-    row, _ = reduced(tmp_path, EVEN, warming)
-    assert row["steady"] is False
-    # From the middle of the first step to that of the last, 24 s at 1 °C/s.
-    assert row["temperature_drift_c"] == pytest.approx(24, abs=0.1)
-
-
-def test_drifts_are_rounded_to_what_they_mean(tmp_path: Path) -> None:
-    row, _ = reduced(tmp_path, [4.0, *(2 + 0.013 * math.sin(step) for step in range(13))])
+def test_drifts_are_rounded_to_what_they_mean(tmp_path):
+    row = reduced(tmp_path, [4.0, *(2 + 0.013 * math.sin(step) for step in range(13))])
     drifts = {name: value for name, value in row.items() if "_drift" in name}
     assert len(drifts) == 6
     assert drifts == {name: round(value, 6) for name, value in drifts.items()}
@@ -214,26 +168,31 @@ def test_drifts_are_rounded_to_what_they_mean(tmp_path: Path) -> None:
     assert str(drifts["power_drift"]) == "0.0"
 
 
-def test_without_temperatures_nothing_is_called_steady(tmp_path: Path) -> None:
-    row, reasons = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": None})
-    assert row["steady"] is None
-    assert reasons["steady"] == "node1: temperature_c was not read throughout all steps"
-    assert row["power_drift"] == pytest.approx(0, abs=1e-9)
+@pytest.mark.parametrize(
+    ("edit", "code", "values"),
+    [
+        # The temperatures of the synthetic run go up and down by degrees.
+        (lambda row: row, "drift_within_noise", ("temperature",)),
+        (setting(temperature_c=None), "not_read_in_steps", ("node1", "temperature_c")),
+    ],
+)
+def test_what_is_not_told_of_temperatures_is_not_called_steady(tmp_path, edit, code, values):
+    row = reduced(tmp_path, EVEN, edit)
+    assert_null(row, "steady", code, *values)
+    assert row["power_drift"] == pytest.approx(0, abs=1e-6)
 
 
-def test_power_that_is_0_throughout_has_no_share_that_drifts(tmp_path: Path) -> None:
-    row, _ = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": 60.0, "power_w": 0.0})
-    codes = json.loads(row["missing_codes"])
+def test_power_that_is_0_throughout_has_no_share_that_drifts(tmp_path):
+    row = reduced(tmp_path, EVEN, setting(temperature_c=60.0, power_w=0.0))
     for name in ("power_drift", "power_drift_margin", "steady"):
-        assert (row[name], codes[name]) == (None, "mean_is_zero")
+        assert_null(row, name, "mean_is_zero")
     assert row["step_time_drift"] == pytest.approx(0, abs=1e-6)
 
 
-def test_few_blocks_are_no_mean_of_zero(tmp_path: Path) -> None:
-    row, _ = reduced(tmp_path, EVEN[:10], lambda row: {**row, "power_w": 0.0})
-    codes = json.loads(row["missing_codes"])
-    names = ("step_time_drift", "power_drift", "temperature_drift_c", "steady")
-    assert {codes[name] for name in names} == {"too_few_blocks"}
+def test_few_blocks_are_no_mean_of_zero(tmp_path):
+    row = reduced(tmp_path, EVEN[:10], setting(power_w=0.0))
+    for name in ("step_time_drift", "power_drift", "temperature_drift_c", "steady"):
+        assert_null(row, name, "too_few_blocks")
 
 
 def verdicts(
@@ -256,7 +215,7 @@ def verdicts(
     return {verdict: found[verdict] / trials for verdict in (True, False, None)}
 
 
-def test_neither_verdict_is_wrong_more_often_than_stated() -> None:
+def test_neither_verdict_is_wrong_more_often_than_stated():
     # Noise alone is not called a drift; a drift of the whole bound is not called steady.
     assert verdicts(20, 0.03)[False] <= 0.05
     assert verdicts(20, 0.002)[False] <= 0.05
@@ -281,9 +240,7 @@ STATED = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "noes", "yeses", "for_no", "for_yes"), STATED)
-def test_the_table_of_error_rates_holds(
-    count: int, noes: Sequence[float], yeses: Sequence[float], for_no: float, for_yes: float
-) -> None:
+def test_the_table_of_error_rates_holds(count, noes, yeses, for_no, for_yes):
     def most(stated: float) -> float:
         """Three standard errors of 600 trials, and the stated rate's own, of at least one run."""
         least = max(stated, 1 / 1200)

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import STEP_TIMES, Outcome
+from workflow_lib.records import STEP_TIMES, Outcome, RunPaths
 from workflow_lib.table_files import read_table
 
-from .synthetic_run import HARDWARE, START, Run, cell
+from .synthetic_run import Run, assert_null, cell, keeping, setting, summary
+
+#: power of GPU 0 alone
+OF_ONE = setting(lambda at_s, gpu: gpu == 1, power_w=None)
 
 
-def steps(tmp_path: Path, run: Run, **without: int) -> list[dict[str, Any]]:
-    """Reduce a run and return its steps; ``rank`` and ``step`` name a row that is not there."""
+def steps(
+    tmp_path: Path, run: Run, damage: Callable[[RunPaths], None] = lambda paths: None
+) -> list[dict[str, Any]]:
+    """Write, damage and reduce a run; returns its steps, whose counted energies are the run's."""
     paths = run.write(tmp_path / "run1")
-    if without:
-        path = paths.rank_steps(without["rank"])
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        del lines[1 + without["step"]]
-        path.write_text("".join(lines), encoding="utf-8")
-    reduce_run(paths.directory)
-    return read_table(paths.step_times, STEP_TIMES).to_dicts()
+    damage(paths)
+    row = summary(paths)["run"]
+    found = read_table(paths.step_times, STEP_TIMES).to_dicts()
+    energies = [step["energy_j"] for step in found if step["counted"]]
+    if row["energy_j"] is not None:
+        assert sum(energies) == pytest.approx(row["energy_j"])
+    return found
 
 
-def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path: Path) -> None:
+def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path):
     warm_up, first, last = steps(tmp_path, Run())
     # From 20 to 30 s: 400 W + 600 W; once 5 °C more for a sample, a triangle of 0.5 s either side.
     expected = {
@@ -61,61 +63,47 @@ def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path: Path) -> None:
     assert last["temperature_mean_c"] == pytest.approx(55.0)
 
 
-def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path: Path) -> None:
-    silent = Run(edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row)
-    for row in steps(tmp_path, silent):
-        assert (row["energy_j"], row["power_mean_w"]) == (None, None)
-        reasons = json.loads(row["missing_codes"])
-        assert reasons["energy_j"] == "not_read_in_step"
+def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path):
+    for row in steps(tmp_path, Run(edit=OF_ONE)):
+        for name in ("energy_j", "power_mean_w"):
+            assert_null(row, name, "not_read_in_step", "node1 GPU 1")
         assert row["hottest_gpu"] == 1
 
 
-def test_only_the_step_that_a_long_gap_reaches_into_is_null(tmp_path: Path) -> None:
-    gap = Run(edit=lambda row: None if 21 < row["unix_time_s"] - START < 28 else row)
-    _, first, last = steps(tmp_path, gap)
+def test_only_the_step_that_a_long_gap_reaches_into_is_null(tmp_path):
+    _, first, last = steps(tmp_path, Run(edit=keeping(lambda at_s, gpu: not 21 < at_s < 28)))
     assert (first["energy_j"], first["temperature_mean_c"], first["hottest_gpu"]) == (None,) * 3
     assert last["energy_j"] == pytest.approx(10_000.0)
 
 
-def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path: Path) -> None:
-    warm_up, first, _ = steps(tmp_path, Run(), rank=1, step=0)
+def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path):
+    def without_the_first(paths: RunPaths) -> None:
+        lines = paths.rank_steps(1).read_text(encoding="utf-8").splitlines(keepends=True)
+        paths.rank_steps(1).write_text("".join([lines[0], *lines[2:]]), encoding="utf-8")
+
+    warm_up, first, _ = steps(tmp_path, Run(), without_the_first)
     for name in ("step_time_s", "tokens", "slowest_rank", "rank_spread_s", "energy_j"):
-        assert warm_up[name] is None
-        assert json.loads(warm_up["missing_codes"])[name] == "ranks_lack_step"
+        assert_null(warm_up, name, "ranks_lack_step", "1 of 2")
     assert first["tokens"] == 64
 
 
-def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
-    package = Run(
-        cell=replace(cell(), hardware=replace(HARDWARE, gpus_per_package=2)),
-        edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row,
-    )
+def test_a_package_of_two_counts_once(tmp_path):
+    package = Run(cell=cell(gpus_per_package=2), edit=OF_ONE)
     assert steps(tmp_path, package)[1]["energy_j"] == pytest.approx(4000.0)
 
 
-def test_a_node_without_telemetry_leaves_the_times_alone(tmp_path: Path) -> None:
-    paths = Run().write(tmp_path / "run1")
-    paths.gpu_samples("node1").unlink()
-    reduce_run(paths.directory)
-    row = read_table(paths.step_times, STEP_TIMES).row(1, named=True)
-    assert (row["step_time_s"], row["tokens"], row["energy_j"]) == (10.0, 64, None)
-    assert json.loads(row["missing_codes"])["hottest_c"] == "file_missing"
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [(Outcome.COMPLETED, "file_missing"), (Outcome.TELEMETRY_INVALID, "telemetry_invalid")],
+)
+def test_without_telemetry_the_times_are_left_alone(tmp_path, outcome, code):
+    run = Run(outcome=outcome)
+    rows = steps(tmp_path, run, lambda paths: paths.gpu_samples("node1").unlink())
+    for row in rows:
+        assert (row["step_time_s"], row["tokens"]) == (10.0, 64)
+        for name in ("energy_j", "hottest_c"):
+            assert_null(row, name, code)
 
 
-def test_a_run_whose_telemetry_is_invalid_keeps_its_steps_without_power(tmp_path: Path) -> None:
-    rows = steps(tmp_path, Run(outcome=Outcome.TELEMETRY_INVALID))
-    assert [row["step_time_s"] for row in rows] == [10.0, 10.0, 10.0]
-    assert {row["energy_j"] for row in rows} == {None}
-    assert json.loads(rows[0]["missing_codes"])["energy_j"] == "telemetry_invalid"
-
-
-def test_a_run_that_ran_out_of_memory_has_no_steps_but_the_table(tmp_path: Path) -> None:
+def test_a_run_that_ran_out_of_memory_has_no_steps_but_the_table(tmp_path):
     assert steps(tmp_path, Run(outcome=Outcome.OUT_OF_MEMORY)) == []
-
-
-def test_the_energies_of_the_counted_steps_add_up_to_the_runs(tmp_path: Path) -> None:
-    paths = Run().write(tmp_path / "run1")
-    reduce_run(paths.directory)
-    counted = read_table(paths.step_times, STEP_TIMES).filter(pl.col("counted"))
-    run = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    assert counted["energy_j"].sum() == pytest.approx(run["energy_j"])

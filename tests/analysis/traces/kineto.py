@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
+
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -66,3 +68,9 @@ def write(path: Path, events: Sequence[Mapping[str, Any]], **header: Any) -> Pat
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def analysed(tmp_path: Path, *ranks: Sequence[Mapping[str, Any]], **options: Any) -> TraceAnalysis:
+    """Analyse one trace a rank."""
+    paths = {r: write(tmp_path / f"{r}.json", events) for r, events in enumerate(ranks)}
+    return analyse(paths, **options)

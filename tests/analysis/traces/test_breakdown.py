@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from workflow_lib.analysis.traces.analysis import analyse
+from tests.analysis.synthetic_run import assert_holds, assert_null
 from workflow_lib.records import Degrees
 
-from .kineto import ELEMENTWISE, GEMM, SEND_RECEIVE, collective, kernel, launch, step, write
+from .kineto import ELEMENTWISE, GEMM, SEND_RECEIVE, analysed, collective, kernel, launch, step
 
 #: µs   0        50       100      140  150  160        200  220
 #:      gemm------------- |        elementwise|         copy-|
@@ -28,8 +25,8 @@ ONE_RANK = [
 ]
 
 
-def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path: Path) -> None:
-    (row,) = analyse({0: write(tmp_path / "t.json", ONE_RANK)}).ranks.rows(named=True)
+def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path):
+    (row,) = analysed(tmp_path, ONE_RANK).ranks.rows(named=True)
     seconds = {name: value for name, value in row.items() if name.endswith("_s")}
     assert seconds == pytest.approx(
         {
@@ -50,13 +47,12 @@ def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path: Path) -> None:
     )
     assert row["overlap_share"] == pytest.approx(0.6)
     assert row["idle_share"] == pytest.approx(40 / 220)
-    reasons = json.loads(row["missing_codes"])
-    assert reasons["bubble_s"] == "layout_unknown"
-    assert reasons["waiting_s"] == "no_collective_matched"
+    assert_null(row, "bubble_s", "layout_unknown")
+    assert_null(row, "waiting_s", "no_collective_matched")
 
 
-def test_each_class_has_its_time_and_its_share(tmp_path: Path) -> None:
-    rows = analyse({0: write(tmp_path / "t.json", ONE_RANK)}).kernels.rows(named=True)
+def test_each_class_has_its_time_and_its_share(tmp_path):
+    rows = analysed(tmp_path, ONE_RANK).kernels.rows(named=True)
     assert [(row["class"], row["kernels"]) for row in rows] == [
         ("gemm", 1),
         ("normalisation_elementwise", 1),
@@ -68,29 +64,6 @@ def test_each_class_has_its_time_and_its_share(tmp_path: Path) -> None:
     assert rows[3]["exposed_s"] == pytest.approx(40e-6)
     assert rows[3]["overlapped_s"] == pytest.approx(60e-6)
     assert rows[0]["exposed_s"] is None
-
-
-def test_kernels_that_run_at_once_count_once_in_covered_time(tmp_path: Path) -> None:
-    both = [kernel(GEMM, 0, 10), kernel(GEMM, 2, 5), kernel(GEMM, 5, 12), kernel(GEMM, 20, 21)]
-    (row,) = analyse({0: write(tmp_path / "t.json", both)}).kernels.rows(named=True)
-    assert row["kernel_s"] == pytest.approx((10 + 3 + 7 + 1) * 1e-6)
-    assert row["covered_s"] == pytest.approx(13e-6)
-
-
-def test_what_the_optimiser_launches_is_its_own(tmp_path: Path) -> None:
-    events = [
-        launch(0, 1),
-        launch(20, 2),
-        launch(21, 3),
-        kernel("Optimizer.step#AdamW.step", 15, 30, cat="user_annotation"),
-        kernel(ELEMENTWISE, 40, 41, correlation=1),
-        kernel(ELEMENTWISE, 41, 44, correlation=2),
-        kernel(GEMM, 44, 45, correlation=3),
-    ]
-    rows = analyse({0: write(tmp_path / "t.json", events)}).kernels.rows(named=True)
-    assert {row["class"]: row["covered_s"] for row in rows} == pytest.approx(
-        {"gemm": 1e-6, "normalisation_elementwise": 1e-6, "optimiser": 3e-6}
-    )
 
 
 def pipeline_of_two(rank: int, late_us: float = 0.0) -> list[dict[str, object]]:
@@ -122,67 +95,74 @@ def pipeline_of_two(rank: int, late_us: float = 0.0) -> list[dict[str, object]]:
     ]
 
 
-def test_the_bubble_of_an_ideal_pipeline_is_one_in_four(tmp_path: Path) -> None:
-    paths = {r: write(tmp_path / f"{r}.json", pipeline_of_two(r)) for r in (0, 1)}
-    ranks = analyse(paths, Degrees(pp=2), ranks_per_node=2).ranks
+PIPELINE = {"degrees": Degrees(pp=2), "ranks_per_node": 2}
+
+
+def test_the_bubble_of_an_ideal_pipeline_is_one_in_four(tmp_path):
+    ranks = analysed(tmp_path, *map(pipeline_of_two, (0, 1)), **PIPELINE).ranks
     # (p − 1) / (m + p − 1) = 1 / 4 of 120 µs, on either rank.
     assert ranks["bubble_s"].to_list() == pytest.approx([30e-6, 30e-6])
     assert ranks["steps"].to_list() == [1, 1]
 
 
-def test_a_pipeline_that_was_not_traced_whole_has_no_bubble(tmp_path: Path) -> None:
-    path = write(tmp_path / "0.json", pipeline_of_two(0))
-    (row,) = analyse({0: path}, Degrees(pp=2), ranks_per_node=2).ranks.rows(named=True)
-    assert row["bubble_s"] is None
-    assert json.loads(row["missing_codes"])["bubble_s"] == "pipeline_rank_untraced"
+def test_a_pipeline_that_was_not_traced_whole_has_no_bubble(tmp_path):
+    (row,) = analysed(tmp_path, pipeline_of_two(0), **PIPELINE).ranks.rows(named=True)
+    assert_null(row, "bubble_s", "pipeline_rank_untraced", "rank 1")
 
 
-def test_stages_whose_clocks_nothing_compares_have_no_bubble(tmp_path: Path) -> None:
-    paths = {r: write(tmp_path / f"{r}.json", pipeline_of_two(r, 7.0 * r)) for r in (0, 1)}
-    ranks = analyse(paths, Degrees(pp=2), ranks_per_node=1).ranks
-    assert ranks["bubble_s"].to_list() == [None, None]
-    assert "could not be aligned" in ranks["missing_reasons"][0]
+def test_stages_whose_clocks_nothing_compares_have_no_bubble(tmp_path):
+    apart = [pipeline_of_two(rank, 7.0 * rank) for rank in (0, 1)]
+    ranks = analysed(tmp_path, *apart, degrees=Degrees(pp=2), ranks_per_node=1).ranks
+    for row in ranks.rows(named=True):
+        assert_null(row, "bubble_s", "pipeline_clock_unaligned", "rank 1")
 
 
-def test_an_empty_trace_is_a_row_without_figures(tmp_path: Path) -> None:
-    empty, whole = write(tmp_path / "0.json", []), write(tmp_path / "1.json", ONE_RANK)
-    found = analyse({0: empty, 1: whole}, Degrees(tp=2), ranks_per_node=2)
+def test_an_empty_trace_is_a_row_without_figures(tmp_path):
+    found = analysed(tmp_path, [], ONE_RANK, degrees=Degrees(tp=2), ranks_per_node=2)
     row = found.ranks.row(0, named=True)
     times = ("span_s", "computation_s", "communication_s", "idle_s", "overlap_share")
     assert [row[name] for name in times] == [None] * 5
-    assert found.notes[0] == ("the trace holds no kernels and no operators",)
+    assert [len(found.notes[rank]) for rank in (0, 1)] == [1, 0]
+    assert_holds(found.notes[0][0], "no kernels")
     assert set(found.kernels["rank"]) == {1}
 
 
-def test_two_gpus_of_a_trace_are_two(tmp_path: Path) -> None:
-    # µs     0         40   60        100
-    # GPU 0  gemm-------    all-reduce
-    # GPU 1  gemm----------------------
-    events = [
-        kernel(GEMM, 0, 40, device=0),
-        collective(60, 100, [0, 1], device=0),
-        kernel(GEMM, 0, 100, device=1),
-    ]
-    both = analyse({0: write(tmp_path / "t.json", events)})
-    (row,) = both.ranks.rows(named=True)
-    assert row["gpus"] == 2
-    assert (row["bubble_s"], json.loads(row["missing_codes"])["bubble_s"]) == (
-        None,
-        "trace_of_several_gpus",
-    )
-    assert row["span_s"] == pytest.approx(200e-6)
-    assert row["computation_s"] == pytest.approx(140e-6)
-    # What the other GPU computes hides nothing.
-    assert row["exposed_communication_s"] == pytest.approx(40e-6)
-    assert row["overlapped_communication_s"] == 0
-    assert row["idle_s"] == pytest.approx(20e-6)
-    covered = {row["class"]: row["covered_s"] for row in both.kernels.rows(named=True)}
-    assert covered == pytest.approx({"gemm": 140e-6, "all_reduce": 40e-6})
-
-
-def test_an_unknown_kernel_is_neither_computation_nor_idle(tmp_path: Path) -> None:
-    events = [kernel(GEMM, 0, 40), kernel("mine", 50, 90), collective(80, 100, [0, 1])]
-    (row,) = analyse({0: write(tmp_path / "t.json", events)}).ranks.rows(named=True)
-    times = {name: row[f"{name}_s"] for name in ("computation", "unknown", "idle")}
-    assert times == pytest.approx({"computation": 40e-6, "unknown": 40e-6, "idle": 10e-6})
-    assert row["exposed_communication_s"] == pytest.approx(20e-6)
+@pytest.mark.parametrize(
+    ("events", "kernel_s", "rank", "covered"),
+    [
+        # Kernels that run at once count once in covered time.
+        ([kernel(GEMM, 0, 10), kernel(GEMM, 2, 5), kernel(GEMM, 5, 12), kernel(GEMM, 20, 21)],
+         (10 + 3 + 7 + 1) * 1e-6, {"computation_s": 13e-6, "span_s": 21e-6}, {"gemm": 13e-6}),
+        # What the optimiser launches is its own.
+        ([launch(0, 1), launch(20, 2), launch(21, 3),
+          kernel("Optimizer.step#AdamW.step", 15, 30, cat="user_annotation"),
+          kernel(ELEMENTWISE, 40, 41, correlation=1), kernel(ELEMENTWISE, 41, 44, correlation=2),
+          kernel(GEMM, 44, 45, correlation=3)],
+         5e-6, {"computation_s": 5e-6},
+         {"gemm": 1e-6, "normalisation_elementwise": 1e-6, "optimiser": 3e-6}),
+        # µs     0         40   60        100
+        # GPU 0  gemm-------    all-reduce
+        # GPU 1  gemm----------------------, which hides nothing of the other GPU
+        ([kernel(GEMM, 0, 40, device=0), collective(60, 100, [0, 1], device=0),
+          kernel(GEMM, 0, 100, device=1)],
+         180e-6,
+         {"gpus": 2, "span_s": 200e-6, "computation_s": 140e-6, "exposed_communication_s": 40e-6,
+          "overlapped_communication_s": 0, "idle_s": 20e-6},
+         {"gemm": 140e-6, "all_reduce": 40e-6}),
+        # An unknown kernel is neither computation nor idle.
+        ([kernel(GEMM, 0, 40), kernel("mine", 50, 90), collective(80, 100, [0, 1])],
+         100e-6,
+         {"computation_s": 40e-6, "unknown_s": 40e-6, "idle_s": 10e-6,
+          "exposed_communication_s": 20e-6},
+         {"gemm": 40e-6, "unknown": 40e-6, "all_reduce": 20e-6}),
+    ],
+)  # fmt: skip
+def test_time_is_covered_by_what_runs(tmp_path, events, kernel_s, rank, covered):
+    found = analysed(tmp_path, events)
+    (row,) = found.ranks.rows(named=True)
+    assert {name: row[name] for name in rank} == pytest.approx(rank)
+    of_class = {row["class"]: row["covered_s"] for row in found.kernels.rows(named=True)}
+    assert of_class == pytest.approx(covered)
+    if row["gpus"] == 2:
+        assert_null(row, "bubble_s", "trace_of_several_gpus")
+    assert found.kernels["kernel_s"].sum() == pytest.approx(kernel_s)

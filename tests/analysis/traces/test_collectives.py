@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
+from tests.analysis.synthetic_run import assert_holds, assert_null
 from workflow_lib.records import Degrees
 
-from .kineto import GEMM, SEND_RECEIVE, collective, kernel, write
+from .kineto import GEMM, SEND_RECEIVE, analysed, collective, kernel
 
 
-def analysed(tmp_path: Path, *ranks: list[dict[str, Any]], **options: Any) -> TraceAnalysis:
-    paths = {r: write(tmp_path / f"{r}.json", events) for r, events in enumerate(ranks)}
-    return analyse(paths, **options)
+def pair(*spans: tuple[float, float], ahead: float = 0.0) -> list[dict[str, Any]]:
+    """Collectives of ranks 0 and 1 on one of them, whose clock is ahead."""
+    return [collective(start + ahead, end + ahead, [0, 1]) for start, end in spans]
 
 
-def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path: Path) -> None:
+def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path):
     found = analysed(
         tmp_path,
-        [collective(0, 100, [0, 1]), collective(200, 250, [0, 1])],
-        [collective(60, 100, [0, 1]), collective(190, 250, [0, 1])],
+        pair((0, 100), (200, 250)),
+        pair((60, 100), (190, 250)),
         ranks_per_node=2,
         degrees=Degrees(tp=2),
         link_peaks_bytes_per_s={"intra_node": 100e9},
@@ -44,97 +42,61 @@ def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path: Path) -> 
     assert first["missing_reasons"] == "{}"
 
 
-def test_a_late_rank_answers_only_for_what_it_adds(tmp_path: Path) -> None:
-    starts = (0, 10, 50, 20)
-    found = analysed(tmp_path, *([collective(start, 80, range(4))] for start in starts))
-    assert found.ranks["late_s"].to_list() == pytest.approx([0, 0, 30e-6, 0])
-    assert found.ranks["late_collectives"].to_list() == [0, 0, 1, 0]
-    assert found.ranks["waiting_s"].to_list() == pytest.approx([50e-6, 40e-6, 0, 30e-6])
-
-
-def test_clocks_of_nodes_are_aligned_by_where_collectives_end(tmp_path: Path) -> None:
-    ahead = 5000.0  # µs, the clock of node 1
-    found = analysed(
-        tmp_path,
-        [collective(0, 100, [0, 1]), collective(200, 300, [0, 1]), collective(400, 500, [0, 1])],
-        [
-            collective(start + ahead, end + ahead, [0, 1])
-            for start, end in ((60, 100), (200, 300), (470, 500))
-        ],
-        ranks_per_node=1,
-    )
-    assert found.ranks["waiting_s"].to_list() == pytest.approx([130e-6, 0])
-    assert found.ranks["late_s"].to_list() == pytest.approx([0, 130e-6])
-    assert found.kernels["fabric"].to_list() == ["inter_node", "inter_node"]
-    assert found.remarks == (
-        "clocks of nodes were aligned by the ends of collectives that span them",
-    )
-
-
 @pytest.mark.parametrize("drift", [0.0, 50e-6, -50e-6])
-def test_who_is_late_is_told_right_though_clocks_drift(tmp_path: Path, drift: float) -> None:
+def test_who_is_late_is_told_right_though_clocks_drift(tmp_path, drift):
     # A collective every 10 ms for 6 s, to which rank 0 comes 40 µs after rank 1, and which ends
     # together. In 6 s the clock of node 1, 0.3 s ahead, gains or loses 300 µs.
     def late(shown: Callable[[float], float], start: float) -> list[dict[str, Any]]:
         times = [10_000.0 * number for number in range(600)]
-        return [collective(shown(at + start), shown(at + 200), [0, 1]) for at in times]
+        return pair(*((shown(at + start), shown(at + 200)) for at in times))
 
-    found = analysed(
-        tmp_path,
-        late(lambda at: at, 40),
-        late(lambda at: at + 300_000 + drift * at, 0),
-        ranks_per_node=1,
-    )
+    drifting = late(lambda at: at + 300_000 + drift * at, 0)
+    found = analysed(tmp_path, late(lambda at: at, 40), drifting, ranks_per_node=1)
     assert found.ranks["late_collectives"].to_list() == [600, 0]
     assert found.ranks["late_s"].to_list() == pytest.approx([600 * 40e-6, 0], rel=0.01)
     assert found.ranks["waiting_s"].to_list() == pytest.approx([0, 600 * 40e-6], rel=0.01)
 
 
-def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path: Path) -> None:
-    found = analysed(tmp_path, [collective(0, 100, [0, 1])])
-    row = found.kernels.row(0, named=True)
-    assert row["waiting_s"] is None
-    assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(2e6 / 100e-6)
-    assert (
-        json.loads(row["missing_codes"])["transfer_bandwidth_bytes_per_s"]
-        == "collectives_unmatched"
-    )
-    assert found.remarks == (
-        "a collective was not traced on all of its ranks, and was not matched",
-    )
+GROUP = [0, 1, 2, 3]
+SEND = {"kind": "send", "name": SEND_RECEIVE, "Dst Rank": 1}
+RECEIVE = {"kind": "recv", "name": SEND_RECEIVE, "Src Rank": 0}
 
 
-def test_ranks_that_ran_different_numbers_of_a_collective_are_not_matched(tmp_path: Path) -> None:
-    found = analysed(
-        tmp_path,
-        [collective(0, 100, [0, 1]), collective(200, 300, [0, 1])],
-        [collective(0, 100, [0, 1])],
-    )
-    assert found.kernels["waiting_s"].to_list() == [None, None]
-    assert found.remarks == ("ranks ran different numbers of a collective, which were not matched",)
-
-
-def test_a_rank_without_a_trace_is_remarked_upon(tmp_path: Path) -> None:
-    found = analysed(tmp_path, [kernel(GEMM, 0, 1)], expected=range(2))
-    assert found.remarks == ("rank 1 left no trace: it is missing from every table",)
-    assert found.ranks["rank"].to_list() == [0]
-
-
-def test_a_send_is_matched_with_its_receive(tmp_path: Path) -> None:
-    group = [0, 1, 2, 3]
-    send = {"kind": "send", "name": SEND_RECEIVE, "Dst Rank": 1}
-    receive = {"kind": "recv", "name": SEND_RECEIVE, "Src Rank": 0}
-    found = analysed(
-        tmp_path,
-        [collective(0, 50, group, **send)],
-        [collective(20, 50, group, **receive)],
-        degrees=Degrees(pp=4),
-        ranks_per_node=2,
-    )
-    assert found.ranks["waiting_s"].to_list() == pytest.approx([20e-6, 0])
-    # The pair is on one node, although the group is not.
-    assert found.kernels["fabric"].to_list() == ["intra_node", "intra_node"]
-    assert found.kernels["group"].to_list() == ["PP", "PP"]
+@pytest.mark.parametrize(
+    ("traces", "options", "ranks", "kernels", "remark"),
+    [
+        # A late rank answers only for what it adds.
+        ([[collective(start, 80, GROUP)] for start in (0, 10, 50, 20)], {},
+         {"late_s": [0, 0, 30e-6, 0], "late_collectives": [0, 0, 1, 0],
+          "waiting_s": [50e-6, 40e-6, 0, 30e-6]}, {}, None),
+        # Clocks of nodes are aligned by where collectives end: node 1's is 5 ms ahead.
+        ([pair((0, 100), (200, 300), (400, 500)),
+          pair((60, 100), (200, 300), (470, 500), ahead=5000.0)], {"ranks_per_node": 1},
+         {"waiting_s": [130e-6, 0], "late_s": [0, 130e-6]},
+         {"fabric": ["inter_node", "inter_node"]}, "clocks"),
+        # Not on all of its ranks, and not as often on each.
+        ([pair((0, 100))], {}, {}, {"waiting_s": [None],
+         "bus_bandwidth_bytes_per_s": [pytest.approx(2e6 / 100e-6)]}, "not traced"),
+        ([pair((0, 100), (200, 300)), pair((0, 100))], {}, {}, {"waiting_s": [None, None]},
+         "different numbers"),
+        ([[kernel(GEMM, 0, 1)]], {"expected": range(2)}, {"rank": [0]}, {}, "rank 1"),
+        # A send and its receive: the pair is on one node, although the group is not.
+        ([[collective(0, 50, GROUP, **SEND)], [collective(20, 50, GROUP, **RECEIVE)]],
+         {"degrees": Degrees(pp=4), "ranks_per_node": 2}, {"waiting_s": [20e-6, 0]},
+         {"fabric": ["intra_node", "intra_node"], "group": ["PP", "PP"]}, None),
+    ],
+)  # fmt: skip
+def test_who_waits_and_who_is_late(tmp_path, traces, options, ranks, kernels, remark):
+    found = analysed(tmp_path, *traces, **options)
+    for name, values in ranks.items():
+        assert found.ranks[name].to_list() == pytest.approx(values), name
+    for name, values in kernels.items():
+        assert found.kernels[name].to_list() == values, name
+    for row in found.kernels.rows(named=True) if "waiting_s" in kernels else ():
+        for name in ("waiting_s", "transfer_bandwidth_bytes_per_s"):
+            assert_null(row, name, "collectives_unmatched")
+    assert len(found.remarks) == (remark is not None)
+    assert_holds(" ".join(found.remarks), remark or "")
 
 
 @pytest.mark.parametrize(
@@ -147,9 +109,7 @@ def test_a_send_is_matched_with_its_receive(tmp_path: Path) -> None:
         ("broadcast", (1000, 1000), 2000, 1.0),
     ],
 )
-def test_bytes_are_as_nccl_tests_counts_them(
-    tmp_path: Path, kind: str, elements: tuple[int, int], message_bytes: int, factor: float
-) -> None:
+def test_bytes_are_as_nccl_tests_counts_them(tmp_path, kind, elements, message_bytes, factor):
     # bf16, four ranks; nccl-tests: 2(n−1)/n of an all-reduce, (n−1)/n of what gathers or scatters.
     found = analysed(tmp_path, [collective(0, 100, range(4), kind=kind, elements=elements)])
     row = found.kernels.row(0, named=True)
@@ -157,7 +117,7 @@ def test_bytes_are_as_nccl_tests_counts_them(
     assert row["bus_bytes"] == message_bytes * factor
 
 
-def test_what_a_kernel_lacks_is_taken_from_the_operator_that_announced_it(tmp_path: Path) -> None:
+def test_what_a_kernel_lacks_is_taken_from_the_operator_that_announced_it(tmp_path):
     said = collective(0, 1, [0, 1], kind="alltoall_base", **{"External id": 9})["args"]
     events = [
         kernel("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage)", 0, 10, **{"External id": 9}),
