@@ -19,13 +19,8 @@ def pipeline_cell(gpus, *, pp=None, tp=1, layers=80, head=False, order=(), nodes
     cell = made_cell()
     model = dataclasses.replace(
         cell.model,
-        layers=layers,
-        hidden_size=1024,
-        ffn_hidden_size=3584,
-        attention_heads=8,
-        kv_heads=8,
-        sequence_length=2048,
-        vocabulary_size=40_000 if head else 64,
+        **{"layers": layers, "hidden_size": 1024, "ffn_hidden_size": 3584, "attention_heads": 8},
+        **{"kv_heads": 8, "sequence_length": 2048, "vocabulary_size": 40_000 if head else 64},
     )
     order = () if tuple(order) == tuple(range(len(order))) else tuple(order)
     degrees = Degrees(tp=tp, pp=pp or gpus * nodes // tp, dp=1, gpu_order=order)
@@ -47,6 +42,27 @@ def rotations(ranks, stages):
     """The orders of a Latin square."""
     block = ranks // stages
     return [tuple((rank + turn * block) % ranks for rank in range(ranks)) for turn in range(stages)]
+
+
+def square(gpus=4, tp=1, **fields):
+    """A cell in each order of a Latin square."""
+    return [
+        pipeline_cell(gpus, tp=tp, order=order, **fields) for order in rotations(gpus, gpus // tp)
+    ]
+
+
+def node(*logs, name="n1"):
+    """The logarithms of a node's clocks, or speeds, by place."""
+    return {(name, gpu): log for gpu, log in enumerate(logs)}
+
+
+#: two and four equal GPUs
+TWO, FOUR = node(0.0, 0.0), node(0.0, 0.0, 0.0, 0.0)
+
+
+def interleaved(cell, chunks=2):
+    degrees = dataclasses.replace(cell.degrees, virtual_stages=chunks)
+    return dataclasses.replace(cell, degrees=degrees)
 
 
 def heavier(cells):
@@ -78,16 +94,8 @@ def step_of(cell, effects, share=1.0, of_gain=1.0, nodes=("n1",)):
 def reading(cell, number, started, place, stage, **values):
     """A reading of the GPU at a place, (node, index), in a run of a cell."""
     node, gpu = place
-    return Reading(
-        cell=cell.id,
-        run=number,
-        started_unix_s=started,
-        node=node,
-        gpu=gpu,
-        uuid=f"GPU-{node}-{gpu}",
-        stage=stage,
-        **values,
-    )
+    uuid = f"GPU-{node}-{gpu}"
+    return Reading(cell.id, number, started, node, gpu, uuid, stage, **values)
 
 
 def measured(

@@ -5,14 +5,9 @@ Steps there are those of single passes, and so nothing of what is tested is in t
 
 import pytest
 
-from tests.placement.made import heavier, pipeline_cell, rotations
+from tests.placement.made import heavier, square
 from tests.placement.made_passes import Node
 from workflow_lib.placement.advice import advise
-
-
-def square(gpus=4, tp=1, **fields):
-    stages = gpus // tp
-    return [pipeline_cell(gpus, tp=tp, order=order, **fields) for order in rotations(gpus, stages)]
 
 
 def counted(cases, cells, **fields):

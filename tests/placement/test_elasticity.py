@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.placement.made import heavier, measured, pipeline_cell, rotations
+from tests.placement.made import heavier, measured, node, square
 from workflow_lib.placement import elasticity
 from workflow_lib.placement.readings import Measured, Run
 from workflow_lib.placement.search import Search
@@ -13,10 +13,6 @@ from workflow_lib.placement.search import Search
 _DRAWS = 20_000
 #: blocks of runs of two cells, every second one in reversed order
 _BLOCKS = (0, 1, 1, 0, 0, 1)
-
-
-def square():
-    return [pipeline_cell(2, order=order) for order in rotations(2, 2)]
 
 
 def drawn(cells, log_steps, slopes):
@@ -39,7 +35,7 @@ def drawn(cells, log_steps, slopes):
 
 def test_two_orders_tell_it_by_hand():
     # Orders differ by 2 % at e = 1 and by 0.8 % as measured. The formula is 0.1 % off in each.
-    e = drawn(square(), [[0.0] * 3, [-0.008] * 3], [0.0, -0.02])
+    e = drawn(square(2), [[0.0] * 3, [-0.008] * 3], [0.0, -0.02])
     assert e[0] == pytest.approx(0.4, abs=0.001)
     assert e.std() == pytest.approx(0.001 * np.sqrt(2) / 0.02, rel=0.02)
 
@@ -48,7 +44,7 @@ def test_what_runs_spread_is_doubt_by_students_t():
     # Squares of 12 · 0.005², of 6 runs and 3 parameters: 0.01 a run, 0.01 · √(2/3) of a difference
     # of means, and 2.353 times that at the ends of 90 %. Drift and formula add little.
     spread = np.array([0.005, -0.01, 0.005])
-    e = drawn(square(), [spread, spread - 0.08], [0.0, -0.2])
+    e = drawn(square(2), [spread, spread - 0.08], [0.0, -0.2])
     assert e[0] == pytest.approx(0.4, abs=0.001)
     half = 2.353 * 0.01 * np.sqrt(2 / 3) / 0.2
     assert np.quantile(e, [0.05, 0.95]) == pytest.approx([0.4 - half, 0.4 + half], abs=0.008)
@@ -57,13 +53,13 @@ def test_what_runs_spread_is_doubt_by_students_t():
 def test_a_steady_drift_takes_nothing_from_it():
     # 0.5 % a run, in the order in which they ran.
     drift = 0.005 * np.array([[0, 3, 4], [1, 2, 5]])
-    e = drawn(square(), drift + np.array([[0.0], [-0.008]]), [0.0, -0.02])
+    e = drawn(square(2), drift + np.array([[0.0], [-0.008]]), [0.0, -0.02])
     assert e[0] == pytest.approx(0.4, abs=0.001)
 
 
 def test_another_division_of_layers_has_a_level_of_its_own():
     # Its steps are twice as long, whatever the order.
-    cells = square() + heavier(square())
+    cells = square(2) + heavier(square(2))
     level = [0.0, 0.0, np.log(2), np.log(2)]
     slopes = np.array([0.0, -0.001, 0.0, -0.08])
     log_steps = [[start + 0.4 * slope] * 3 for start, slope in zip(level, slopes, strict=True)]
@@ -73,29 +69,25 @@ def test_another_division_of_layers_has_a_level_of_its_own():
 
 
 def test_no_more_than_all_comes_true():
-    e = drawn(square(), [[0.0] * 3, [-0.04] * 3], [0.0, -0.02])
+    e = drawn(square(2), [[0.0] * 3, [-0.04] * 3], [0.0, -0.02])
     assert 0.9 < e[0] < 1
     assert e.max() <= 1
 
 
 @pytest.mark.parametrize("slopes", [[0.0, 0.0], [0.0, -1e-6]])
 def test_it_may_be_anything_where_orders_change_nothing(slopes):
-    e = drawn(square(), [[0.0] * 3] * 2, slopes)
+    e = drawn(square(2), [[0.0] * 3] * 2, slopes)
     assert e[0] == pytest.approx(0.5, abs=0.001)
     assert np.quantile(e, [0.05, 0.95]) == pytest.approx([0.05, 0.95], abs=0.01)
 
 
 def test_runs_of_other_cells_say_nothing_of_it():
     # As many orders of another batch size, in which all of the clocks' effects come true.
-    cells = square()
-    logs = {("n1", 0): 0.05, ("n1", 1): -0.05}
+    cells = square(2)
+    logs = node(0.05, -0.05)
+    larger = dataclasses.replace(cells[0].training, global_batch_size=64)
     batches = [
-        dataclasses.replace(
-            cell,
-            id=f"{cell.id}-other",
-            training=dataclasses.replace(cell.training, global_batch_size=64),
-        )
-        for cell in heavier(cells)
+        dataclasses.replace(cell, id=f"{cell.id}-other", training=larger) for cell in heavier(cells)
     ]
     alone = [measured(cells[:1], logs), measured(batches, logs, share=1.0)]
     runs = [run for each in alone for run in each.runs]

@@ -1,11 +1,12 @@
 """A pipeline's step by its GPUs' speeds, against values by hand."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
-from tests.placement.made import pipeline_cell
+from tests.placement.made import FOUR, interleaved, node, pipeline_cell
 from tests.placement.made_passes import one_f_one_b
 from workflow_lib import pipelines
 from workflow_lib.placement.stages import Pipeline
@@ -13,13 +14,10 @@ from workflow_lib.placement.stages import Pipeline
 
 def test_equal_stages_take_what_the_bubble_says():
     cell = pipeline_cell(4)
-    pipeline = Pipeline(cell)
-    passes = np.ones(4)
+    step = Pipeline(cell).step(np.ones(4))
     # 32 micro-batches over 4 stages: (32 − 1) + 4 passes.
-    assert pipeline.step(passes) == 35
-    assert pipeline.step(passes) / 32 == pytest.approx(
-        1 + pipelines.bubble(cell.degrees, pipeline.micro_batches)
-    )
+    assert step == 35
+    assert step / 32 == pytest.approx(1 + pipelines.bubble(cell.degrees, 32))
 
 
 def test_a_slow_stage_holds_up_every_micro_batch():
@@ -60,45 +58,40 @@ def test_forward_passes_alone_do_not_wait_for_others_to_come_back():
 def test_interleaved_and_zero_bubble_idle_less():
     cell = pipeline_cell(2)
     zero = dataclasses.replace(cell.degrees, schedule="zero-bubble")
-    two = dataclasses.replace(cell.degrees, virtual_stages=2)
-    passes = np.array([1.0, 1.0])
-    for degrees, idle in ((zero, 1 / 3), (two, 1 / 2)):
-        its = Pipeline(dataclasses.replace(cell, degrees=degrees))
+    cases = ((dataclasses.replace(cell, degrees=zero), 1 / 3), (interleaved(cell), 1 / 2))
+    for each, idle in cases:
         # The last chunk has the head, and takes a little more than its rank's other one.
-        assert its.step(passes) == pytest.approx(32 + idle, rel=1e-5)
+        assert Pipeline(each).step(np.ones(2)) == pytest.approx(32 + idle, rel=1e-5)
 
 
 def test_a_stage_is_as_fast_as_its_slowest_gpu():
     pipeline = Pipeline(pipeline_cell(4, tp=2))
-    logs = {("n1", gpu): np.log([speed]) for gpu, speed in enumerate((1.0, 0.9, 1.1, 1.0))}
+    logs = node(*(np.log([speed]) for speed in (1.0, 0.9, 1.1, 1.0)))
     speeds = pipeline.speeds([(0, 1, 2, 3), (0, 2, 1, 3)], ["n1"], logs)
     assert speeds[:, 0] == pytest.approx(np.array([[0.9, 1.0], [1.0, 0.9]]))
 
 
 def test_orders_are_those_that_differ_in_stages_the_plain_one_first():
     pipeline = Pipeline(pipeline_cell(4, tp=2))
-    speeds = {("n1", gpu): 0.0 for gpu in range(4)}
-    orders = pipeline.orders(["n1"], speeds)
+    orders = pipeline.orders(["n1"], FOUR)
     # 4! / (2! · 2!): which two GPUs have the first stage.
     assert len(orders) == 6
     assert orders[0] == (0, 1, 2, 3)
-    assert {frozenset(order[:2]) for order in orders} == {
-        frozenset(pair) for pair in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
-    }
+    pairs = itertools.combinations(range(4), 2)
+    assert {frozenset(order[:2]) for order in orders} == set(map(frozenset, pairs))
 
 
 def test_one_order_serves_all_nodes():
     pipeline = Pipeline(pipeline_cell(2, pp=4, nodes=2))
-    logs = {("n1", 0): 0.0, ("n1", 1): 0.0, ("n2", 0): -0.1, ("n2", 1): 0.0}
-    speeds = pipeline.speeds(
-        [(1, 0)], ["n1", "n2"], {place: np.array([log]) for place, log in logs.items()}
-    )
+    none, slow = np.array([0.0]), np.array([-0.1])
+    logs = {**node(none, none), **node(slow, none, name="n2")}
+    speeds = pipeline.speeds([(1, 0)], ["n1", "n2"], logs)
     assert speeds[0, 0] == pytest.approx(np.exp([0, 0, 0, -0.1]))
 
 
 def test_with_too_many_orders_faster_gpus_have_the_heavier_stages():
     cell = pipeline_cell(16, layers=32, head=True)
-    speeds = {("n1", gpu): -0.01 * gpu for gpu in range(16)}
+    speeds = node(*(-0.01 * gpu for gpu in range(16)))
     plain, by_speed = Pipeline(cell).orders(["n1"], speeds)
     assert plain == tuple(range(16))
     assert by_speed[15] == 0
