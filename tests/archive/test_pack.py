@@ -11,6 +11,7 @@ import pytest
 
 from tests.archive.sweeps import NAME, Study, write_run, write_study
 from tests.conftest import ROOT
+from tests.texts import lacking
 from workflow_lib import plan
 from workflow_lib.analysis.collect import collect
 from workflow_lib.archive.__main__ import main
@@ -46,7 +47,7 @@ def refused(study: Study, *named: object, **options: object) -> None:
     """It is not packed, and the message names these."""
     with pytest.raises(ArchiveError) as caught:
         packed(study, **options)
-    assert [each for each in named if str(each) not in str(caught.value)] == []
+    assert lacking(caught.value, *named) == []
 
 
 def edit(study: Study, old: str, new: str) -> None:
@@ -215,8 +216,7 @@ def test_a_mistake_is_named_with_what_is_right(
     places: list[str], capsys, arguments: list[str], status: int, named: list[str]
 ) -> None:
     found = status_of([arguments[0], *places, *arguments[1:]])
-    error = capsys.readouterr().err
-    assert (found, [each for each in named if each not in error]) == (status, [])
+    assert (found, lacking(capsys.readouterr().err, *named)) == (status, [])
 
 
 def test_what_an_archive_lacks_is_printed(planned: Study, places: list[str], capsys) -> None:

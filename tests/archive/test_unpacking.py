@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.texts import lacking
 from workflow_lib.archive.bag import ArchiveError, manifest, write_bag
 from workflow_lib.archive.unpacking import Bag, unpack
 
@@ -41,7 +42,7 @@ def refused(archive: Path, *named: str, maximum_bytes: float = 1e6) -> None:
     with pytest.raises(ArchiveError) as caught:
         unpacked(archive, maximum_bytes)
     assert set(archive.parent.rglob("*")) == before
-    assert [each for each in named if each not in str(caught.value)] == []
+    assert lacking(caught.value, *named) == []
 
 
 def contents(archive: Path) -> dict[str, bytes]:

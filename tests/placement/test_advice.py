@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.placement.made import FOUR, TWO, heavier, interleaved, measured, node, square
+from tests.texts import lacking
 from workflow_lib.placement import text
 from workflow_lib.placement.advice import WORTH, advise
 from workflow_lib.placement.readings import Measured, order_of
@@ -69,7 +70,7 @@ def test_one_slow_gpu_below_the_threshold_is_left_with_threshold_and_ratio():
     assert advice.move.needed_ratio == pytest.approx(1.05, abs=0.001)
     assert advice.move.ratio.estimate == pytest.approx(np.exp(-0.7 * slow), abs=0.003)
     said = " ".join(text.advice_sentences(advice))
-    assert [each for each in ("1.050", "GPU-n1-0") if each not in said] == []
+    assert lacking(said, "1.050", "GPU-n1-0") == []
     assert "emulated" not in said
     hardware = dataclasses.replace(advice.cell.hardware, emulated="two daemons of one host")
     emulated = dataclasses.replace(advice, cell=dataclasses.replace(advice.cell, hardware=hardware))

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from tests.report.full_matrix import identity, run_row
+from tests.texts import lacking, numbers
 from workflow_lib import table_files
 from workflow_lib.cells import hardware_of
 from workflow_lib.projection.__main__ import main
@@ -57,10 +58,6 @@ def of_gpus(gpus, batch=512, model=MODEL, machine=MACHINE, platform="h200", stac
 @pytest.fixture(scope="module")
 def projected():
     return of_gpus(16)
-
-
-def numbers(text):
-    return [float(each) for each in re.findall(r"\b\d+(?:\.\d+)?\b", text)]
 
 
 def known(word, each, platform="h200", stack=None):
@@ -491,8 +488,7 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
 )
 def test_a_model_that_is_not_there_or_half_a_facility_is_refused(tmp_path, capsys, given, named):
     assert main([*COMMAND, *given, "--output", str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert all(each in error for each in named)
+    assert lacking(capsys.readouterr().err, *named) == []
     assert not list(tmp_path.iterdir())
 
 

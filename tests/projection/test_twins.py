@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
 
+from tests.texts import lacking, numbers
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.twins import Side, refusals, twin_of, whole_over_twin
 from workflow_lib.records import Degrees, RecordError, Training
@@ -33,8 +33,8 @@ WHOLE = side("gpt3-175b", tp=4, pp=8, dp=2)
 
 
 def refused(twin, whole):
-    """The whole numbers in each difference for which two are no twins."""
-    return [[int(each) for each in re.findall(r"\b\d+\b", why)] for why in refusals(twin, whole)]
+    """The numbers in each difference for which two are no twins."""
+    return [numbers(why) for why in refusals(twin, whole)]
 
 
 def test_a_twin_keeps_stages_and_micro_batches_and_cuts_the_pipeline():
@@ -112,7 +112,7 @@ def test_the_studys_small_models_are_no_twins_of_its_large_ones(small, large, la
     assert layers in refused(twin, whole)
     with pytest.raises(RecordError, match=f"{small} .*{large}: ") as caught:
         whole_over_twin(twin, whole)
-    assert [each for each in refusals(twin, whole) if each not in str(caught.value)] == []
+    assert lacking(caught.value, *refusals(twin, whole)) == []
 
 
 def test_the_studys_small_llama_is_a_twin_where_its_stages_have_as_many_layers():
