@@ -60,9 +60,12 @@ def node(*logs, name="n1"):
 TWO, FOUR = node(0.0, 0.0), node(0.0, 0.0, 0.0, 0.0)
 
 
-def interleaved(cell, chunks=2):
-    degrees = dataclasses.replace(cell.degrees, virtual_stages=chunks)
-    return dataclasses.replace(cell, degrees=degrees)
+def with_degrees(cell, **changes):
+    return dataclasses.replace(cell, degrees=dataclasses.replace(cell.degrees, **changes))
+
+
+def interleaved(cell):
+    return with_degrees(cell, virtual_stages=2)
 
 
 def heavier(cells):
@@ -71,8 +74,8 @@ def heavier(cells):
     for cell in cells:
         even = cell.degrees.layers_of_stages(cell.model.layers)
         layers = (even[0] + len(even) - 1, *(each - 1 for each in even[1:]))
-        degrees = dataclasses.replace(cell.degrees, stage_layers=layers)
-        found.append(dataclasses.replace(cell, id=f"{cell.id}-heavier", degrees=degrees))
+        changed = with_degrees(cell, stage_layers=layers)
+        found.append(dataclasses.replace(changed, id=f"{cell.id}-heavier"))
     return found
 
 
