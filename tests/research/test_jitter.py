@@ -6,12 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from research.projection.jitter import (
-    Jitter,
-    expected_maximum,
-    jitter,
-    spread_of_ranks,
-)
+from research.projection.jitter import Jitter, expected_maximum, jitter, spread_of_ranks
 from workflow_lib.records import RecordError
 
 
