@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def pipeline_cell(gpus, *, pp=None, tp=1, layers=80, head=False, order=(), nodes
     ``head``, when it has the work of about two and a half layers.
     """
     cell = made_cell()
-    model = dataclasses.replace(
+    model = replace(
         cell.model,
         **{"layers": layers, "hidden_size": 1024, "ffn_hidden_size": 3584, "attention_heads": 8},
         **{"kv_heads": 8, "sequence_length": 2048, "vocabulary_size": 40_000 if head else 64},
@@ -25,15 +25,15 @@ def pipeline_cell(gpus, *, pp=None, tp=1, layers=80, head=False, order=(), nodes
     order = () if tuple(order) == tuple(range(len(order))) else tuple(order)
     degrees = Degrees(tp=tp, pp=pp or gpus * nodes // tp, dp=1, gpu_order=order)
     name = degrees.name + ("-head" if head else "")
-    return dataclasses.replace(
+    return replace(
         cell,
         id=f"h200/tiny/{name}_mb1_01234567",
         model=model,
         degrees=degrees,
-        training=dataclasses.replace(
+        training=replace(
             cell.training, **{"global_batch_size": 32, "micro_batch_size": 1} | training
         ),
-        hardware=dataclasses.replace(cell.hardware, gpus_per_node=gpus),
+        hardware=replace(cell.hardware, gpus_per_node=gpus),
         nodes=nodes,
     )
 
@@ -61,7 +61,7 @@ TWO, FOUR = node(0.0, 0.0), node(0.0, 0.0, 0.0, 0.0)
 
 
 def with_degrees(cell, **changes):
-    return dataclasses.replace(cell, degrees=dataclasses.replace(cell.degrees, **changes))
+    return replace(cell, degrees=replace(cell.degrees, **changes))
 
 
 def interleaved(cell):
@@ -75,7 +75,7 @@ def heavier(cells):
         even = cell.degrees.layers_of_stages(cell.model.layers)
         layers = (even[0] + len(even) - 1, *(each - 1 for each in even[1:]))
         changed = with_degrees(cell, stage_layers=layers)
-        found.append(dataclasses.replace(changed, id=f"{cell.id}-heavier"))
+        found.append(replace(changed, id=f"{cell.id}-heavier"))
     return found
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -124,7 +123,7 @@ def limited(cell, lever, limit):
     """The cell with one limit for all GPUs."""
     limits = (limit,) * cell.ranks_per_node
     name = f"{cell.id}-{limit}{lever.unit.lower()}"
-    return dataclasses.replace(lever.set_on(cell, limits), id=name)
+    return replace(lever.set_on(cell, limits), id=name)
 
 
 def cells(levels=(400, 500, 600), lever=POWER, gpus=4, **fields):

@@ -1,6 +1,6 @@
 """Whether a placement is advised, on made-up nodes whose speeds are known."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ def test_one_slow_gpu_below_the_threshold_is_left_with_threshold_and_ratio():
     said = " ".join(text.advice_sentences(advice))
     assert lacking(said, "1.050", "GPU-n1-0") == []
     assert "emulated" not in said
-    hardware = dataclasses.replace(advice.cell.hardware, emulated="two daemons of one host")
-    emulated = dataclasses.replace(advice, cell=dataclasses.replace(advice.cell, hardware=hardware))
+    hardware = replace(advice.cell.hardware, emulated="two daemons of one host")
+    emulated = replace(advice, cell=replace(advice.cell, hardware=hardware))
     first, *others = text.advice_sentences(emulated)
     assert first.endswith(f"{hardware.platform} are emulated: {hardware.emulated}.")
     assert " ".join(others) == said
@@ -78,8 +78,8 @@ def test_work_alone_can_pay_and_is_told_apart_from_gpus():
 
 def test_what_does_not_fit_into_memory_is_not_advised():
     cells = square(2, layers=32, head=True)
-    small = dataclasses.replace(cells[0].hardware, gpu_memory_bytes=1)
-    cells = [dataclasses.replace(cell, hardware=small) for cell in cells]
+    small = replace(cells[0].hardware, gpu_memory_bytes=1)
+    cells = [replace(cell, hardware=small) for cell in cells]
     advice = advise(measured(cells, TWO), cells[0].id)
     assert advice.best.layers == (16, 16)
     assert not advice.is_recommended
@@ -103,8 +103,8 @@ def test_a_cell_that_was_not_measured_or_too_little_is_refused_with_what_there_i
 def test_of_several_nodes_that_ran_apart_one_has_to_be_chosen():
     cells = square()
     one, other = measured(cells, FOUR), measured(cells, node(*[0.0] * 4, name="n2"), nodes=("n2",))
-    later = [dataclasses.replace(each, run=each.run + 3) for each in other.readings]
-    runs = [dataclasses.replace(each, run=each.run + 3) for each in other.runs]
+    later = [replace(each, run=each.run + 3) for each in other.readings]
+    runs = [replace(each, run=each.run + 3) for each in other.runs]
     both = Measured("made", [*one.runs, *runs], [*one.readings, *later], {})
     with pytest.raises(RecordError, match="n1; n2"):
         advise(both, cells[0].id)

@@ -1,6 +1,6 @@
 """What runs at several limits say, against values by hand."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +16,11 @@ def runs(steps=(1.0, 1.25, 1.1, 1.05), powers=(600.0, 360.0, 450.0, 540.0)):
     of = Node([0.0] * 4).measured([plain, *limits], rounds=2)
     ids = [plain.id, *(each.id for each in limits)]
     at = dict(zip(ids, zip(steps, powers, strict=True), strict=True))
-    of = dataclasses.replace(
+    of = replace(
         of,
-        runs=[dataclasses.replace(run, step_time_s=at[run.cell.id][0]) for run in of.runs],
+        runs=[replace(run, step_time_s=at[run.cell.id][0]) for run in of.runs],
         readings=[
-            dataclasses.replace(each, power_w=at[each.cell][1], temperature_c=60.0)
-            for each in of.readings
+            replace(each, power_w=at[each.cell][1], temperature_c=60.0) for each in of.readings
         ],
     )
     return of, plain
@@ -54,10 +53,9 @@ def test_draws_spread_as_means_of_the_runs_do():
     # mean of 1 %, and a difference of two such means of √2 %.
     of, cell = runs((1.0,) * 4, (600.0,) * 4)
     spread = [
-        dataclasses.replace(run, step_time_s=float(np.exp(0.01 if run.run == 1 else -0.01)))
-        for run in of.runs
+        replace(run, step_time_s=float(np.exp(0.01 if run.run == 1 else -0.01))) for run in of.runs
     ]
-    of = dataclasses.replace(of, runs=spread)
+    of = replace(of, runs=spread)
     drawn = levels.draw_curves(of, levels.find_levels(of, cell, POWER), 4000)
     assert drawn.log_speed[:, 0].std() == pytest.approx(0.01 * np.sqrt(2), rel=0.05)
     assert drawn.log_speed[:, 3] == pytest.approx(0)
@@ -66,10 +64,9 @@ def test_draws_spread_as_means_of_the_runs_do():
 def test_the_highest_level_stands_for_itself_where_the_limit_as_it_is_is_not_known():
     of, cell = runs()
     unknown = [
-        dataclasses.replace(each, power_limit_w=None) if each.cell == cell.id else each
-        for each in of.readings
+        replace(each, power_limit_w=None) if each.cell == cell.id else each for each in of.readings
     ]
-    of = dataclasses.replace(of, readings=unknown)
+    of = replace(of, readings=unknown)
     found = levels.find_levels(of, cell, POWER)
     assert (found.own, found.every) == (None, (400, 500, 600))
     drawn = levels.draw_curves(of, found, 5)
@@ -94,7 +91,7 @@ def test_too_few_levels_are_named():
 
 def test_limits_that_differ_between_gpus_are_no_level():
     of_cells = cells()
-    uneven = dataclasses.replace(POWER.set_on(of_cells[0], (500, 600, 700, 700)), id="a/b/uneven")
+    uneven = replace(POWER.set_on(of_cells[0], (500, 600, 700, 700)), id="a/b/uneven")
     of = Node([0.0] * 4).measured([uneven, *of_cells[4:]], rounds=2)
     assert POWER.name in levels.find_levels(of, uneven, POWER)
     of = Node([0.0] * 4).measured([of_cells[0], uneven, *of_cells[4:]], rounds=2)

@@ -1,6 +1,6 @@
 """GPUs' own values, and what goes with how much of a step they compute."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ def drawn(watts_of, duties):
     """Power of two GPUs in both orders, three rounds, by the duties of the two stages in draws."""
     cells = square(2)
     of = measured(cells, TWO)
-    readings = [dataclasses.replace(each, power_w=watts_of(each)) for each in of.readings]
-    of = dataclasses.replace(of, readings=readings)
+    readings = [replace(each, power_w=watts_of(each)) for each in of.readings]
+    of = replace(of, readings=readings)
     duty = {cell.id: np.array(duties) for cell in cells}
     draws = len(duties)
     unknown = np.linspace(0, 1, draws)

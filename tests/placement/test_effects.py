@@ -1,6 +1,6 @@
 """What goes with the GPU, its slot and time, on nodes where that is known."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,8 +52,8 @@ def test_slots_and_silicon_are_told_apart_over_nodes_that_ran_apart():
         for number, name in enumerate(names):
             true = node(*(silicon[name, gpu] + slots[gpu] for gpu in range(4)), name=name)
             one = measured(square(), true, nodes=(name,), seed=100 * seed + number, rounds=1)
-            readings += [dataclasses.replace(each, run=number + 1) for each in one.readings]
-            runs += [dataclasses.replace(each, run=number + 1) for each in one.runs]
+            readings += [replace(each, run=number + 1) for each in one.readings]
+            runs += [replace(each, run=number + 1) for each in one.runs]
         found = characterise(Measured("made", runs, readings, {}))
         centred = slots - slots.mean()
         for (name, gpu), effect in found.apart.silicon.items():
@@ -93,8 +93,8 @@ def test_gpus_that_cannot_be_compared_are_refused():
 
 def test_a_gpu_that_was_exchanged_is_refused():
     of = measured(square(), FOUR)
-    last = dataclasses.replace(of.readings[-1], uuid="GPU-other")
-    of = dataclasses.replace(of, readings=[*of.readings[:-1], last])
+    last = replace(of.readings[-1], uuid="GPU-other")
+    of = replace(of, readings=[*of.readings[:-1], last])
     with pytest.raises(RecordError, match=rf"\b{last.gpu} of n1 .*GPU-n1-{last.gpu} .*GPU-other"):
         fit(of, of.clock)
 
@@ -108,8 +108,8 @@ def test_no_readings_say_why():
 def test_means_are_used_where_a_gpu_was_not_at_its_cap():
     of = measured(square(), FOUR)
     assert of.at_cap
-    one = dataclasses.replace(of.readings[0], capped_clock_share=None)
-    other = dataclasses.replace(of, readings=[one, *of.readings[1:]])
+    one = replace(of.readings[0], capped_clock_share=None)
+    other = replace(of, readings=[one, *of.readings[1:]])
     assert not other.at_cap
     assert other.clock(other.readings[1]) == of.readings[1].sm_clock_mhz
 

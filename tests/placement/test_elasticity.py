@@ -1,6 +1,6 @@
 """How much of the clocks' effects comes true, by the steps of runs in several orders."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,10 +87,8 @@ def test_runs_of_other_cells_say_nothing_of_it():
     # As many orders of another batch size, in which all of the clocks' effects come true.
     cells = square(2)
     logs = node(0.05, -0.05)
-    larger = dataclasses.replace(cells[0].training, global_batch_size=64)
-    batches = [
-        dataclasses.replace(cell, id=f"{cell.id}-other", training=larger) for cell in heavier(cells)
-    ]
+    larger = replace(cells[0].training, global_batch_size=64)
+    batches = [replace(cell, id=f"{cell.id}-other", training=larger) for cell in heavier(cells)]
     alone = [measured(cells[:1], logs), measured(batches, logs, share=1.0)]
     runs = [run for each in alone for run in each.runs]
     readings = [reading for each in alone for reading in each.readings]

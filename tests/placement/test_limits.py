@@ -1,7 +1,7 @@
 """Whether limits of GPUs are advised, on made-up nodes whose answers to them are known."""
 
-import dataclasses
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -43,10 +43,10 @@ def placed(cell, found):
     """The cell with the placement that limits were found for."""
     whole, degrees = found.whole, cell.degrees
     if whole.order != tuple(range(len(whole.order))):
-        degrees = dataclasses.replace(degrees, gpu_order=whole.order)
+        degrees = replace(degrees, gpu_order=whole.order)
     if degrees.virtual_stages == 1 and len(set(whole.layers)) > 1:
-        degrees = dataclasses.replace(degrees, stage_layers=whole.layers)
-    return dataclasses.replace(cell, degrees=degrees)
+        degrees = replace(degrees, stage_layers=whole.layers)
+    return replace(cell, degrees=degrees)
 
 
 def best_energy_gain(node, cell):
@@ -266,7 +266,7 @@ def test_locks_that_hold_no_gpu_back_save_nothing():
 def test_one_list_serves_all_nodes_so_an_index_gets_the_highest_need():
     # One stage on two nodes. GPU 1 of n2 is the slowest, and of both GPUs 0 that of n2 is slower.
     cell = pipeline_cell(2, pp=1, nodes=2)
-    cell = dataclasses.replace(cell, degrees=dataclasses.replace(cell.degrees, dp=4))
+    cell = replace(cell, degrees=replace(cell.degrees, dp=4))
     logs = {**TWO, **made.node(-0.06, -0.1, name="n2")}
     search = Search(made.measured([cell], logs, rounds=4, noise=0.0, nodes=("n1", "n2")), cell)
     finder = a_finder(search, cell)

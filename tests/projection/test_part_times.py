@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -29,7 +29,7 @@ def on_the_line():
 
 def slower(times, number, factor=3):
     """The times, one of them so many times as long."""
-    times[number] = dataclasses.replace(times[number], seconds=factor * times[number].seconds)
+    times[number] = replace(times[number], seconds=factor * times[number].seconds)
     return times
 
 

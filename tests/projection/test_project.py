@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -124,7 +124,7 @@ def test_every_stage_of_zero_that_differs_is_a_candidate():
 def test_zero_2_takes_longer_than_zero_1_by_what_it_scatters():
     stack = own_stack()
     measured = next(run.layout for run in read_own() if run.dp == 2 and run.layers == 32)
-    one, two = stack.predict([measured, dataclasses.replace(measured, sharding=2)], "h200x2")
+    one, two = stack.predict([measured, replace(measured, sharding=2)], "h200x2")
     # The layer of the one is that of the other, whose factor a run gave.
     assert one.unseen == two.unseen
     assert 1.0 < two.median_s / one.median_s < 1.1
@@ -136,24 +136,17 @@ def test_layouts_whose_ratio_may_be_one_are_not_told_apart(projected):
     assert alike[0] is projected[0]
     assert len(alike) > 1
     # A layout of very many micro-batches takes so much longer that it is told apart.
-    slow = dataclasses.replace(
-        projected[1],
-        candidate=dataclasses.replace(
-            projected[1].candidate,
-            layout=dataclasses.replace(projected[1].candidate.layout, micro_batches=8e5),
-        ),
-    )
+    second = projected[1].candidate
+    layout = replace(second.layout, micro_batches=8e5)
+    slow = replace(projected[1], candidate=replace(second, layout=layout))
     assert indistinguishable([projected[0], slow], stack, "h200") == [projected[0]]
     fitting = [each for each in projected if each.candidate.fits == "yes"]
     assert numbers(verdict(projected, alike))[:2] == [len(alike), len(fitting)]
     # So is the word "fastest" licensed, and else is not there.
     assert verdict(projected, alike[:1]).startswith("The fastest")
-    told = table(projected, alike)["told_apart"]
-    asked = [each for each in projected if each.candidate.fits == projected[0].candidate.fits]
-    assert (told.sum(), told.null_count()) == (
-        len(asked) - len(alike),
-        len(projected) - len(asked),
-    )
+    told, asked = table(projected, alike)["told_apart"], len(fitting)
+    assert told.sum() == asked - len(alike)
+    assert told.null_count() == len(projected) - asked
 
 
 def test_a_batch_has_four_mebi_tokens_and_a_sequence_a_gpu():
@@ -231,18 +224,13 @@ def test_layouts_that_cannot_be_compiled_are_projected_without_it():
     mixture = STUDY.models["mixtral-8x7b-8-layers"].record("mixtral-8x7b-8-layers")
     found = of_gpus(2, 16, mixture)
     # Experts get other numbers of rows at every step, where they are spread over ranks.
-    assert {(each.candidate.degrees.ep, each.candidate.training.compile) for each in found} == {
-        (1, True),
-        (2, False),
-    }
-    assert {each.candidate.training.backend for each in found} == {"torch"}
+    of = [(each.candidate.degrees.ep, each.candidate.training) for each in found]
+    assert {(ep, training.compile) for ep, training in of} == {(1, True), (2, False)}
+    assert {training.backend for _, training in of} == {"torch"}
     experts = next(each for each in found if each.candidate.degrees.ep == 2)
     compiled = own_stack([run for run in read_own() if run.compile])
-    other = next(
-        each
-        for each in of_gpus(2, 16, mixture, stack=compiled)
-        if each.candidate == experts.candidate
-    )
+    others = of_gpus(2, 16, mixture, stack=compiled)
+    other = next(each for each in others if each.candidate == experts.candidate)
     for part in ("experts", "not compiled"):
         assert known(part, experts)[0] == "measured"
         assert known(part, other, stack=compiled)[0] == "not measured"
@@ -262,7 +250,7 @@ def test_a_stack_that_was_never_measured_is_as_uncertain_as_stacks_differ():
 
 def test_runs_on_one_gpu_say_nothing_of_exchanges():
     stack = own_stack([run for run in read_own() if run.platform == "h200x1"])
-    pair = dataclasses.replace(MACHINE, gpus_per_node=2)
+    pair = replace(MACHINE, gpus_per_node=2)
     two, one = (of_gpus(n, 8, MODEL, pair, "h200x2", stack)[0] for n in (2, 1))
     # They may differ as much as those of two stacks.
     assert two.prediction.sd > 0.15 > one.prediction.sd
@@ -285,27 +273,25 @@ def test_a_faster_fabric_is_not_slower(projected):
 def test_power_is_the_sum_of_what_gpus_do():
     layout = next(iter(candidates(MODEL, MACHINE, 16, 512))).layout
     # 8 micro-batches and (3 − 1)/1 passes of bubble: without a head a fifth of the time is waiting.
-    shape = dataclasses.replace(layout.shape, vocabulary=0)
-    layout = dataclasses.replace(
-        layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape, layers=9
-    )
+    shape = replace(layout.shape, vocabulary=0)
+    layout = replace(layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape, layers=9)
     known = Levels(1.0, 0.0, 0.2, 0.0, "by hand")
     prediction = Prediction(0.0, 0.0, 0.0, {"product": 0.75, "tensor": 0.25}, ())
     # Of the other four fifths a quarter communicates, at 0.6: 0.6 + 0.2·0.2 + 0.2·0.6 = 0.76.
     assert gpu_power(layout, prediction, known).power_w == pytest.approx(0.76 * 700)
     # Of the rest ranks with two of three layers wait a third: 0.8·(1 + 2/3 + 2/3)/3 work.
-    uneven = dataclasses.replace(layout, stage_layers=(3, 2, 2), layers=7)
+    uneven = replace(layout, stage_layers=(3, 2, 2), layers=7)
     assert waiting_share(uneven) == pytest.approx(1 - 0.8 * 7 / 9)
 
 
 def test_levels_come_from_runs_with_and_without_a_bubble():
     runs = [run for run in read_own() if run.platform == "h200x2"]
     alone, piped = (next(run for run in runs if (run.pp, run.layers) == (pp, 32)) for pp in (1, 2))
-    alone = dataclasses.replace(alone, power_per_gpu_w=700.0)
+    alone = replace(alone, power_per_gpu_w=700.0)
     # 128,256 rows of 4,096 numbers are the head, as many as in 2.409 layers of 218.1 million. So
     # the stages' work is 16 and 18.409, and (2 − 1)/1 passes of bubble are beside 8.
     works = 8 / 9 * (16 + 18.409) / (2 * 18.409)
-    piped = dataclasses.replace(piped, power_per_gpu_w=works * 700 + (1 - works) * 70)
+    piped = replace(piped, power_per_gpu_w=works * 700 + (1 - works) * 70)
     found = levels([alone, piped], "H200")
     assert (found.compute, found.wait) == (pytest.approx(1.0), pytest.approx(0.1, abs=1e-4))
 
@@ -313,7 +299,7 @@ def test_levels_come_from_runs_with_and_without_a_bubble():
 def test_runs_on_one_gpu_take_the_level_of_waiting_from_elsewhere():
     # No GPU of such runs waits. The evidence has pipelines on H200 and none on this one.
     alone = next(run for run in read_own() if run.pp == 1)
-    alone = dataclasses.replace(alone, gpu="A100 80GB", dp=1, power_per_gpu_w=360.0)
+    alone = replace(alone, gpu="A100 80GB", dp=1, power_per_gpu_w=360.0)
     found, shipped = levels([alone], "A100 80GB"), levels([], "H200")
     # 360 W of its limit of 400 W.
     assert (found.compute, found.wait) == (pytest.approx(0.9), shipped.wait)
@@ -353,7 +339,7 @@ def test_own_runs_are_read_as_they_were_written(tmp_path):
 )
 def test_a_wrong_value_of_an_own_run_is_named(tmp_path, field, text, expected):
     path = tmp_path / "runs.csv"
-    write_own([dataclasses.replace(read_own()[0], **{field: text})], path)
+    write_own([replace(read_own()[0], **{field: text})], path)
     with pytest.raises(RecordError, match=f"runs.csv, line 2: {field} is '{text}'.*{expected}"):
         read_own(path)
 
@@ -376,7 +362,7 @@ def test_a_file_of_own_runs_that_is_another_or_damaged_is_refused(tmp_path, cont
 
 
 def test_an_own_run_without_a_peak_is_named():
-    run = dataclasses.replace(read_own()[0], precision="fp32")
+    run = replace(read_own()[0], precision="fp32")
     with pytest.raises(RecordError, match=f"{re.escape(run.cell)}: .* H100 in fp32"):
         _ = run.layout
 
@@ -384,16 +370,11 @@ def test_an_own_run_without_a_peak_is_named():
 @pytest.mark.parametrize(
     "other",
     [
-        {"power_limits_w": "[400.0, 400.0]"},
-        {"clock_limits_mhz": "[1200, 1200]"},
-        {"stage_layers": "[20, 12]"},
-        {"gpu_order": "[1, 0]"},
-        {"gpu_uuids": '["GPU-1", "GPU-2"]'},
-        {"emulated": "two daemons of one host"},
-        {"backend": "deepspeed"},
-        {"routing": "balanced"},
-        {"precision": "fp32"},
-        {"precision": "fp8"},
+        *({"power_limits_w": "[400.0, 400.0]"}, {"clock_limits_mhz": "[1200, 1200]"}),
+        *({"stage_layers": "[20, 12]"}, {"gpu_order": "[1, 0]"}),
+        *({"gpu_uuids": '["GPU-1", "GPU-2"]'}, {"emulated": "two daemons of one host"}),
+        *({"backend": "deepspeed"}, {"routing": "balanced"}),
+        *({"precision": "fp32"}, {"precision": "fp8"}),
         {"compile": False, "experts": 0, "zero_stage": 3},
     ],
 )
@@ -436,16 +417,14 @@ def test_runs_of_a_cell_in_several_sweeps_are_taken_together_and_each_counts_onc
 
 def test_a_cell_is_not_predicted_from_another_of_its_layout():
     run = read_own()[0]
-    twice = dataclasses.replace(run, cell=run.cell + "-again")
+    twice = replace(run, cell=run.cell + "-again")
     errors = {each.run.cell: each.error for each in own_stack([*read_own(), twice]).residuals}
     expected = next(each for each in own_stack(read_own()).residuals if each.run == run)
     assert errors[run.cell] == errors[twice.cell] == pytest.approx(expected.error)
 
 
 def test_runs_that_are_faster_make_the_projection_faster():
-    stack = own_stack(
-        [dataclasses.replace(run, step_time_s=run.step_time_s / 1.1) for run in read_own()]
-    )
+    stack = own_stack([replace(run, step_time_s=run.step_time_s / 1.1) for run in read_own()])
     layouts = [run.layout for run in read_own()]
     slow = own_stack().predict(layouts, "h200x2")
     fast = stack.predict(layouts, "h200x2")
@@ -469,7 +448,7 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
     page, said = (tmp_path / "projection.html").read_text(), capsys.readouterr().out
     assert "not measured" in page
     assert page.count("<svg") == 2
-    assert "MWh at the meter" in said
+    assert "1800 W " in said
     # Text and page have both intervals of each measure, and what the whole training takes.
     low, high = rows["step_time_s_low_50"][0], rows["step_time_s_high_50"][0]
     for text in (said, page):
@@ -508,7 +487,7 @@ def test_energy_at_the_meter_names_the_cooling(projected, facility, named, cooli
 def test_a_candidate_that_needs_more_memory_than_there_is_does_not_fit():
     each = next(iter(candidates(MODEL, MACHINE, 16, 512)))
     large = STUDY.models["gpt3-175b"].record("gpt3-175b")
-    assert dataclasses.replace(each, model=large).fits == "no"
+    assert replace(each, model=large).fits == "no"
 
 
 @pytest.mark.parametrize(

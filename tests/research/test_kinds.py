@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -151,7 +151,7 @@ def test_one_outlier_hardly_moves_its_family():
 
     outlier = len(rows) // 2
     before = predicted(rows)
-    moved = dataclasses.replace(rows[outlier], time_s=rows[outlier].time_s * 15.9 / 21.0)
+    moved = replace(rows[outlier], time_s=rows[outlier].time_s * 15.9 / 21.0)
     after = predicted([*rows[:outlier], moved, *rows[outlier + 1 :]])
     moves = [abs(a - b) for a, b in zip(after, before, strict=True)]
     assert max(moves[:outlier] + moves[outlier + 1 :]) < 0.01

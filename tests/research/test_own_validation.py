@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -35,9 +35,7 @@ def test_runs_on_two_gpus_are_judged_from_those_on_one():
 
 def test_no_judged_run_bears_on_a_prediction():
     changed = [
-        run
-        if run.platform != "h200x2"
-        else dataclasses.replace(run, step_time_s=9.0, power_per_gpu_w=100.0)
+        run if run.platform != "h200x2" else replace(run, step_time_s=9.0, power_per_gpu_w=100.0)
         for run in RUNS
     ]
     before, after = (validate_own(runs, 1).judged for runs in (RUNS, changed))
@@ -47,7 +45,7 @@ def test_no_judged_run_bears_on_a_prediction():
 
 def test_by_the_split_two_gpus_predict_four():
     four = [
-        dataclasses.replace(run, cell=f"{run.cell}-4", dp=4, global_batch_size=16)
+        replace(run, cell=f"{run.cell}-4", dp=4, global_batch_size=16)
         for run in RUNS
         if run.dp == 2
     ]
@@ -58,7 +56,7 @@ def test_by_the_split_two_gpus_predict_four():
 
 
 def test_a_level_of_waiting_that_nothing_gives_may_be_anything_below_computing():
-    alone = dataclasses.replace(RUNS[0], power_per_gpu_w=630.0)
+    alone = replace(RUNS[0], power_per_gpu_w=630.0)
     found = levels([alone], "H100", shipped=())
     # 630 W of 700; uniform from 0 to 0.9.
     assert (found.compute, found.wait) == (pytest.approx(0.9), pytest.approx(0.45))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +19,7 @@ from tests.texts import lacking, rows_of
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
 
-WIDE = dataclasses.replace(LLAMA, ffn_hidden_size=4 * LLAMA.hidden_size)
+WIDE = replace(LLAMA, ffn_hidden_size=4 * LLAMA.hidden_size)
 
 
 def torchtitan(degrees: Degrees, **options: object) -> dict[str, object]:
@@ -72,7 +72,7 @@ BF16 = {"precision": "bf16", "zero_stage": 3, "backend": "torch"}
         (WIDE, Degrees(dp=2), {"zero_stage": 1}, "ZeRO-3"),
         (WIDE, Degrees(pp=2, virtual_stages=4), {}, "chunks"),
         (WIDE, Degrees(pp=2, schedule="zero-bubble"), {}, "zero-bubble"),
-        (dataclasses.replace(WIDE, ffn_hidden_size=64), Degrees(), {}, "8/3"),
+        (replace(WIDE, ffn_hidden_size=64), Degrees(), {}, "8/3"),
     ],
 )
 def test_what_torchtitan_would_train_otherwise_is_refused(model, degrees, options, named):

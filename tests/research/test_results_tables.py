@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,7 +161,7 @@ def test_a_page_says_in_which_runs_step_time_drifted(drifts, steady, span, tmp_p
         side.runs[0] | {"steady": drift is None, "step_time_drift": drift, "run": number}
         for number, drift in enumerate(drifts, start=1)
     ]
-    note = parts.note(dataclasses.replace(side, runs=tuple(runs)))
+    note = parts.note(replace(side, runs=tuple(runs)))
     assert lacking(note, f"{steady} completed", span) == []
 
 
@@ -181,8 +181,8 @@ def test_bytes_of_a_step_by_arithmetic() -> None:
     counts = parameters(cell.model)
 
     def found(of: Cell, **training: object) -> float:
-        changed = dataclasses.replace(of.training, backend="torch", precision="bf16", **training)
-        by_hand = readings.arithmetic(dataclasses.replace(of, training=changed))
+        changed = replace(of.training, backend="torch", precision="bf16", **training)
+        by_hand = readings.arithmetic(replace(of, training=changed))
         assert by_hand is not None
         return by_hand[0]
 
@@ -193,12 +193,12 @@ def test_bytes_of_a_step_by_arithmetic() -> None:
     batches = {"micro_batch_size": 1, "global_batch_size": 16}
     assert found(cell, zero_stage=3, **batches) == pytest.approx(gathered)
     # A GPU of two stages sends a micro-batch's activations, or their gradients.
-    degrees = dataclasses.replace(cell.degrees, dp=1, pp=2)
-    pipeline = dataclasses.replace(cell, degrees=degrees, nodes=1)
+    degrees = replace(cell.degrees, dp=1, pp=2)
+    pipeline = replace(cell, degrees=degrees, nodes=1)
     sent = cell.model.sequence_length * cell.model.hidden_size
     batches["global_batch_size"] = 4
     assert found(pipeline, zero_stage=3, **batches) == pytest.approx(2 * 4 * sent)
-    tensor = dataclasses.replace(cell, degrees=dataclasses.replace(cell.degrees, dp=4, tp=2))
+    tensor = replace(cell, degrees=replace(cell.degrees, dp=4, tp=2))
     assert readings.arithmetic(tensor) is None
 
 
