@@ -18,7 +18,7 @@ from workflow_lib.results import PROFILED_RUN, run_directory
 from workflow_lib.study import load_study
 
 NAME = "made-up"
-_SWEEP = {
+SWEEP = {
     "description": "Two GPUs that never were: “all” of it, & <more>",
     "platforms": ["local"],
     "repeats": 2,
@@ -80,7 +80,7 @@ def write_study(directory: Path) -> Study:
         (study.config / kind).mkdir(parents=True)
         shutil.copy(ROOT / "config" / kind / f"{name}.yaml", study.config / kind)
     (study.config / "sweeps").mkdir()
-    (study.config / "sweeps" / f"{NAME}.yaml").write_text(yaml.safe_dump(_SWEEP), encoding="utf-8")
+    (study.config / "sweeps" / f"{NAME}.yaml").write_text(yaml.safe_dump(SWEEP), encoding="utf-8")
     return study
 
 

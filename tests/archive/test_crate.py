@@ -12,7 +12,10 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.archive.sweeps import NAME, SWEEP
 from workflow_lib.archive.crate import Description, Run, metadata
+
+SPECIFICATION = "https://w3id.org/ro/crate/1.2"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def graph(archive: Path) -> dict[str, dict[str, Any]]:
     """The crate's entities by their ids."""
     with zipfile.ZipFile(archive) as source:
         crate = json.loads(source.read(f"{archive.stem}/data/ro-crate-metadata.json"))
-    assert crate["@context"] == "https://w3id.org/ro/crate/1.2/context"
+    assert crate["@context"] == f"{SPECIFICATION}/context"
     entities = {entity["@id"]: entity for entity in crate["@graph"]}
     assert len(entities) == len(crate["@graph"])
     return entities
@@ -45,35 +48,27 @@ def references(entity: dict[str, Any]) -> Iterator[str]:
                 yield each["@id"]
 
 
-def test_the_descriptor_names_the_root_and_the_specification(graph: dict[str, Any]) -> None:
-    descriptor = graph["ro-crate-metadata.json"]
-    assert descriptor["@type"] == "CreativeWork"
-    assert descriptor["about"] == {"@id": "./"}
-    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.2"}
+def test_the_descriptor_and_the_root_have_what_every_crate_must_have(graph) -> None:
+    descriptor, root = graph["ro-crate-metadata.json"], graph["./"]
+    assert (descriptor["@type"], descriptor["about"]) == ("CreativeWork", {"@id": "./"})
+    assert descriptor["conformsTo"] == {"@id": SPECIFICATION}
+    assert (root["@type"], root["datePublished"]) == ("Dataset", "2026-01-31")
+    assert root["name"].split() == ["Sweep", NAME, "on", "local"]
+    assert root["description"].startswith(f"{SWEEP['description']}. ")
+    # No licence was chosen: a text, which refers to nothing.
+    assert isinstance(root["license"], str)
 
 
-def test_the_root_has_what_every_crate_must_have(graph: dict[str, Any]) -> None:
-    root = graph["./"]
-    assert root["@type"] == "Dataset"
-    assert root["name"] == "Sweep made-up on local"
-    assert "“all” of it, & <more>. Power" in root["description"]
-    assert root["datePublished"] == "2026-01-31"
-    assert "ask those who measured" in root["license"]
-
-
-def test_files_exist_and_are_as_large_as_they_say(
-    graph: dict[str, Any], payload: dict[str, int]
-) -> None:
+def test_files_exist_and_are_as_large_as_they_say(graph, payload: dict[str, int]) -> None:
     files = [entity for entity in graph.values() if entity["@type"] == "File"]
-    assert {unquote(file["@id"]): int(file["contentSize"]) for file in files} == {
-        name: size
-        for name, size in payload.items()
-        if not name.startswith("results/cells/") and name != "ro-crate-metadata.json"
-    }
+    listed = {unquote(file["@id"]): int(file["contentSize"]) for file in files}
+    of_runs = {name for name in payload if name.startswith("results/cells/")}
+    described_elsewhere = {*of_runs, "ro-crate-metadata.json"}
+    assert listed == {n: size for n, size in payload.items() if n not in described_elsewhere}
     assert all(file["encodingFormat"] and file["description"] for file in files)
 
 
-def test_runs_are_directories_that_exist(graph: dict[str, Any], payload: dict[str, int]) -> None:
+def test_runs_are_directories_that_exist(graph, payload: dict[str, int]) -> None:
     runs = [e["@id"] for e in graph.values() if e["@type"] == "Dataset" and e["@id"] != "./"]
     assert len(runs) == 6
     of_runs = {name for name in payload if name.startswith("results/cells/")}
@@ -82,17 +77,14 @@ def test_runs_are_directories_that_exist(graph: dict[str, Any], payload: dict[st
     assert all(any(name.startswith(unquote(run)) for run in runs) for name in of_runs)
 
 
-def test_the_root_leads_to_all_data(graph: dict[str, Any]) -> None:
+def test_the_root_leads_to_all_data_and_whatever_is_referred_to_is_described(graph) -> None:
     data = {e["@id"] for e in graph.values() if e["@type"] in ("File", "Dataset")} - {"./"}
     assert {part["@id"] for part in graph["./"]["hasPart"]} == data
-
-
-def test_whatever_is_referred_to_is_described(graph: dict[str, Any]) -> None:
     referred = {reference for entity in graph.values() for reference in references(entity)}
-    assert referred - graph.keys() == {"https://w3id.org/ro/crate/1.2"}
+    assert referred - graph.keys() == {SPECIFICATION}
 
 
-def test_names_are_those_of_the_crates_context(graph: dict[str, Any]) -> None:
+def test_names_are_those_of_the_crates_context(graph) -> None:
     """Terms that https://w3id.org/ro/crate/1.2/context defines, of those that are used here."""
     terms = {
         *("CreateAction", "CreativeWork", "Dataset", "File", "SoftwareApplication"),
@@ -105,11 +97,12 @@ def test_names_are_those_of_the_crates_context(graph: dict[str, Any]) -> None:
     assert used | {entity["@type"] for entity in graph.values()} <= terms
 
 
-def test_actions_say_what_was_made_from_what(graph: dict[str, Any]) -> None:
+def test_actions_say_what_was_made_from_what(graph) -> None:
     measuring, analysing = graph["#measuring"], graph["#analysing"]
-    assert {"@id": "config/sweeps/made-up.yaml"} in measuring["object"]
+    page = f"results/sweeps/{NAME}/report.html"
+    assert {"@id": f"config/sweeps/{NAME}.yaml"} in measuring["object"]
     assert set(references({"a": measuring["result"]})) < set(references(analysing))
-    assert {"@id": "results/sweeps/made-up/report.html"} in analysing["result"]
+    assert {"@id": page} in analysing["result"]
     assert graph["#triptych"]["softwareRequirements"]
 
 
@@ -121,22 +114,18 @@ def described(licence: str | None) -> dict[str, Any]:
     return {entity["@id"]: entity for entity in crate["@graph"]}
 
 
-@pytest.mark.parametrize(
-    ("licence", "address"),
-    [
-        ("CC-BY-4.0", "https://spdx.org/licenses/CC-BY-4.0"),
-        ("https://example.org/terms", "https://example.org/terms"),
-    ],
-)
-def test_a_chosen_licence_is_referred_to(licence: str, address: str) -> None:
-    graph = described(licence)
-    assert graph["./"]["license"] == {"@id": address}
-    assert graph[address]["name"] == licence
+def test_a_chosen_licence_is_referred_to() -> None:
+    own = "https://example.org/terms"
+    for licence, address in (("CC-BY-4.0", "https://spdx.org/licenses/CC-BY-4.0"), (own, own)):
+        graph = described(licence)
+        assert graph["./"]["license"] == {"@id": address}
+        assert graph[address]["name"] == licence
 
 
 def test_times_are_of_the_first_and_the_last_run_and_ids_are_addresses() -> None:
     graph = described(None)
-    assert graph["#measuring"]["startTime"] == "2023-11-14T22:13:20+00:00"
-    assert graph["#measuring"]["endTime"] == "2023-11-14T22:14:20+00:00"
-    assert "results/cells/local/tiny/a%20b%25/run1/" in graph
+    measuring = graph["#measuring"]
+    assert measuring["startTime"] == "2023-11-14T22:13:20+00:00"
+    assert measuring["endTime"] == "2023-11-14T22:14:20+00:00"
+    assert measuring["result"] == [{"@id": "results/cells/local/tiny/a%20b%25/run1/"}]
     assert "#analysing" not in graph  # nothing was made of it

@@ -70,23 +70,18 @@ def test_an_archive_of_version_0_1_gives_the_values_that_it_holds(
 def test_nothing_of_the_archive_is_left_out(rebuilt: tuple[Rebuilt, SweepPaths]) -> None:
     done, paths = rebuilt
     # A figure of a single cell compares nothing, so that it is no longer drawn.
-    kinds = ("pdf", "svg")
-    alone = [paths.figures / f"energy-mixtral-tiny.{kind}" for kind in kinds]
-    assert sorted(done.missing) == [
-        str(path.relative_to(paths.directory.parents[2])) for path in alone
-    ]
+    alone = [f"energy-mixtral-tiny.{kind}" for kind in ("pdf", "svg")]
+    figures = paths.figures.relative_to(paths.directory.parents[2])
+    assert sorted(done.missing) == [str(figures / name) for name in alone]
     assert paths.report.is_file()
 
 
 def test_a_record_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cell.json"
-    write_json(path, {"format": CELL_FORMAT + 1, "new": "unknown"})
-    newer = rf"cell.json: it was written in format {CELL_FORMAT + 1} by a newer"
-    with pytest.raises(RecordError, match=newer):
-        read_record(path, Cell)
-    write_json(path, {"format": "two"})
-    with pytest.raises(RecordError, match=r"its format is 'two', expected a whole number"):
-        read_record(path, Cell)
+    for other, named in ((CELL_FORMAT + 1, f"format {CELL_FORMAT + 1} by"), ("two", "'two'")):
+        write_json(path, {"format": other, "new": "unknown"})
+        with pytest.raises(RecordError, match=rf"cell\.json: .*{named}"):
+            read_record(path, Cell)
 
 
 def test_an_archive_of_a_newer_version_is_refused(
@@ -96,5 +91,5 @@ def test_an_archive_of_a_newer_version_is_refused(
     newer = tmp_path / "newer.zip"
     day = date(2026, 1, 31)
     packing.pack(NAME, newer, study.config, study.results, ROOT, published=day)
-    with pytest.raises(ArchiveError, match="written in format 3 by a newer version"):
+    with pytest.raises(ArchiveError, match=f"format {ARCHIVE_FORMAT + 1} by"):
         rebuild(newer, tmp_path / "into", ROOT, 1e9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,28 +17,23 @@ def pipeline_cell(gpus, *, pp=None, tp=1, layers=80, head=False, order=(), nodes
     ``head``, when it has the work of about two and a half layers.
     """
     cell = made_cell()
-    model = dataclasses.replace(
+    model = replace(
         cell.model,
-        layers=layers,
-        hidden_size=1024,
-        ffn_hidden_size=3584,
-        attention_heads=8,
-        kv_heads=8,
-        sequence_length=2048,
-        vocabulary_size=40_000 if head else 64,
+        **{"layers": layers, "hidden_size": 1024, "ffn_hidden_size": 3584, "attention_heads": 8},
+        **{"kv_heads": 8, "sequence_length": 2048, "vocabulary_size": 40_000 if head else 64},
     )
     order = () if tuple(order) == tuple(range(len(order))) else tuple(order)
     degrees = Degrees(tp=tp, pp=pp or gpus * nodes // tp, dp=1, gpu_order=order)
     name = degrees.name + ("-head" if head else "")
-    return dataclasses.replace(
+    return replace(
         cell,
         id=f"h200/tiny/{name}_mb1_01234567",
         model=model,
         degrees=degrees,
-        training=dataclasses.replace(
+        training=replace(
             cell.training, **{"global_batch_size": 32, "micro_batch_size": 1} | training
         ),
-        hardware=dataclasses.replace(cell.hardware, gpus_per_node=gpus),
+        hardware=replace(cell.hardware, gpus_per_node=gpus),
         nodes=nodes,
     )
 
@@ -49,14 +44,38 @@ def rotations(ranks, stages):
     return [tuple((rank + turn * block) % ranks for rank in range(ranks)) for turn in range(stages)]
 
 
+def square(gpus=4, tp=1, **fields):
+    """A cell in each order of a Latin square."""
+    return [
+        pipeline_cell(gpus, tp=tp, order=order, **fields) for order in rotations(gpus, gpus // tp)
+    ]
+
+
+def node(*logs, name="n1"):
+    """The logarithms of a node's clocks, or speeds, by place."""
+    return {(name, gpu): log for gpu, log in enumerate(logs)}
+
+
+#: two and four equal GPUs
+TWO, FOUR = node(0.0, 0.0), node(0.0, 0.0, 0.0, 0.0)
+
+
+def with_degrees(cell, **changes):
+    return replace(cell, degrees=replace(cell.degrees, **changes))
+
+
+def interleaved(cell):
+    return with_degrees(cell, virtual_stages=2)
+
+
 def heavier(cells):
     """The cells with a layer more on the first stage from each other stage."""
     found = []
     for cell in cells:
         even = cell.degrees.layers_of_stages(cell.model.layers)
         layers = (even[0] + len(even) - 1, *(each - 1 for each in even[1:]))
-        degrees = dataclasses.replace(cell.degrees, stage_layers=layers)
-        found.append(dataclasses.replace(cell, id=f"{cell.id}-heavier", degrees=degrees))
+        changed = with_degrees(cell, stage_layers=layers)
+        found.append(replace(changed, id=f"{cell.id}-heavier"))
     return found
 
 
@@ -78,16 +97,8 @@ def step_of(cell, effects, share=1.0, of_gain=1.0, nodes=("n1",)):
 def reading(cell, number, started, place, stage, **values):
     """A reading of the GPU at a place, (node, index), in a run of a cell."""
     node, gpu = place
-    return Reading(
-        cell=cell.id,
-        run=number,
-        started_unix_s=started,
-        node=node,
-        gpu=gpu,
-        uuid=f"GPU-{node}-{gpu}",
-        stage=stage,
-        **values,
-    )
+    uuid = f"GPU-{node}-{gpu}"
+    return Reading(cell.id, number, started, node, gpu, uuid, stage, **values)
 
 
 def measured(

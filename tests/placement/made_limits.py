@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.placement.made import pipeline_cell, reading, rotations
+from tests.placement.made import reading, square
 from workflow_lib.placement.levels import CLOCK, POWER
 from workflow_lib.placement.readings import Measured, Run, order_of
 from workflow_lib.placement.stages import Pipeline
@@ -124,14 +123,13 @@ def limited(cell, lever, limit):
     """The cell with one limit for all GPUs."""
     limits = (limit,) * cell.ranks_per_node
     name = f"{cell.id}-{limit}{lever.unit.lower()}"
-    return dataclasses.replace(lever.set_on(cell, limits), id=name)
+    return replace(lever.set_on(cell, limits), id=name)
 
 
 def cells(levels=(400, 500, 600), lever=POWER, gpus=4, **fields):
     """A cell in each order of a Latin square, and in the plain order at other levels."""
-    stages = gpus // fields.get("tp", 1)
-    square = [pipeline_cell(gpus, order=order, **fields) for order in rotations(gpus, stages)]
-    return square + [limited(square[0], lever, level) for level in levels]
+    of_square = square(gpus, **fields)
+    return of_square + [limited(of_square[0], lever, level) for level in levels]
 
 
 def clock_cells(levels=(1300, 1450, 1600, 1980), **fields):

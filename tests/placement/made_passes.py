@@ -5,7 +5,7 @@ Nothing here is from ``workflow_lib.placement``: what that predicts is held agai
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 
@@ -156,9 +156,9 @@ class Node:
     def gains(self, cell, order, layers):
         """What a placement truly gains of time and of energy, and °C of the warmest GPU."""
         order = () if order == tuple(range(len(order))) else order
-        degrees = dataclasses.replace(cell.degrees, gpu_order=order, stage_layers=layers)
+        degrees = replace(cell.degrees, gpu_order=order, stage_layers=layers)
         (before, was), (after, then) = (
-            self.run(each) for each in (cell, dataclasses.replace(cell, degrees=degrees))
+            self.run(each) for each in (cell, replace(cell, degrees=degrees))
         )
         (was_w, was_c), (then_w, then_c) = (
             np.array([(watts, celsius) for *_, watts, celsius in each]).T for each in (was, then)

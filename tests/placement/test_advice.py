@@ -1,122 +1,64 @@
 """Whether a placement is advised, on made-up nodes whose speeds are known."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.placement.made import heavier, measured, pipeline_cell, rotations
+from tests.placement.made import FOUR, TWO, heavier, interleaved, measured, node, square
+from tests.texts import lacking
 from workflow_lib.placement import text
 from workflow_lib.placement.advice import WORTH, advise
-from workflow_lib.placement.readings import Measured, order_of
-from workflow_lib.placement.stages import Pipeline
+from workflow_lib.placement.readings import Measured
 from workflow_lib.records import RecordError
 
 _CASES = 40
 
 
-def square(gpus=4, layers=80, **fields):
-    return [
-        pipeline_cell(gpus, layers=layers, order=order, **fields) for order in rotations(gpus, gpus)
-    ]
-
-
-def true_gain(cell, effects, placed):
-    """Of a placement, if the clocks' whole effects came true."""
-    pipeline = Pipeline(cell)
-    logs = {place: np.array([log]) for place, log in effects.items()}
-
-    def step(order, layers):
-        speeds = pipeline.speeds([order], ["n1"], logs)[0, 0]
-        return float(pipeline.step(pipeline.passes(np.array(layers), speeds)))
-
-    before = step(order_of(cell), pipeline.layers(cell.degrees))
-    return 1 - step(placed.order, placed.layers) / before
-
-
-def drawn(gpus, spread, random):
-    return {("n1", gpu): float(log) for gpu, log in enumerate(random.normal(0, spread, gpus))}
-
-
 def test_without_an_effect_it_is_left_in_nineteen_of_twenty_cases():
     cells = square()
-    left = 0
-    for seed in range(_CASES):
-        nothing = {("n1", gpu): 0.0 for gpu in range(4)}
-        left += not advise(measured(cells, nothing, seed=seed), cells[0].id).is_recommended
-    assert left >= 0.95 * _CASES
-
-
-def test_gains_of_two_percent_that_come_true_are_found_in_four_of_five_cases():
-    """What comes true is drawn as published work found it: half to all of the clocks' effects, and
-    three quarters to all of the gain. A heavier stage tells how much of clocks comes true.
-    """
-    cells = square() + heavier(square())
-    found = true = lost = held = 0
-    for seed in range(_CASES):
-        random = np.random.default_rng(seed)
-        effects = drawn(4, 0.06, random)
-        share, of_gain = random.uniform(0.5, 1), random.uniform(0.75, 1)
-        of = measured(cells, effects, seed=seed, share=share, of_gain=of_gain)
-        advice = advise(of, cells[0].id)
-        real = {place: share * log for place, log in effects.items()}
-        gain = of_gain * true_gain(cells[0], real, advice.best)
-        if gain >= 0.02:
-            true += 1
-            found += advice.is_recommended
-        lost += advice.is_recommended and gain < 0
-        held += advice.best.time_gain.low <= gain <= advice.best.time_gain.high
-    assert true >= 8
-    assert found >= 0.8 * true
-    assert lost == 0
-    assert held >= 0.8 * _CASES
+    every = [advise(measured(cells, FOUR, seed=seed), cells[0].id) for seed in range(_CASES)]
+    assert sum(not advice.is_recommended for advice in every) >= 0.95 * _CASES
 
 
 def test_one_slow_gpu_below_the_threshold_is_left_with_threshold_and_ratio():
     # One GPU 3 % slow, where 20 layers a stage need 5 %.
     cells = square() + heavier(square())
     slow = np.log(0.97)
-    effects = {("n1", 0): slow, ("n1", 1): 0.0, ("n1", 2): 0.0, ("n1", 3): 0.0}
-    of = measured(cells, effects, share=0.7, of_gain=0.875)
+    of = measured(cells, node(slow, 0.0, 0.0, 0.0), share=0.7, of_gain=0.875)
     advice = advise(of, cells[0].id)
     assert not advice.is_recommended
     assert advice.move.needed_ratio == pytest.approx(1.05, abs=0.001)
     assert advice.move.ratio.estimate == pytest.approx(np.exp(-0.7 * slow), abs=0.003)
     said = " ".join(text.advice_sentences(advice))
-    assert said.startswith("Leave it")
-    assert "1.050 times as fast or more" in said
-    assert "GPU-n1-0" in said
+    assert lacking(said, "1.050", "GPU-n1-0") == []
     assert "emulated" not in said
-    hardware = dataclasses.replace(advice.cell.hardware, emulated="two daemons of one host")
-    emulated = dataclasses.replace(advice, cell=dataclasses.replace(advice.cell, hardware=hardware))
-    assert text.advice_sentences(emulated)[0] == (
-        f"The nodes or links of {hardware.platform} are emulated: two daemons of one host."
-    )
+    hardware = replace(advice.cell.hardware, emulated="two daemons of one host")
+    emulated = replace(advice, cell=replace(advice.cell, hardware=hardware))
+    first, *others = text.advice_sentences(emulated)
+    assert first.endswith(f"{hardware.platform} are emulated: {hardware.emulated}.")
+    assert " ".join(others) == said
 
 
 def test_where_runs_do_not_tell_what_clocks_do_the_advice_says_how_to_learn_it():
     # By clocks alone a layer would pay: GPUs are 16 % apart, and the threshold is 5 %. But steps of
     # equal stages hardly tell whether they follow the clock.
-    effects = {("n1", 0): -0.1, ("n1", 1): 0.05, ("n1", 2): 0.06, ("n1", 3): -0.01}
-    cells = square()
+    cells, effects = square(), node(-0.1, 0.05, 0.06, -0.01)
     vague = advise(measured(cells, effects, share=0.7, of_gain=0.875), cells[0].id)
-    said = " ".join(text.advice_sentences(vague))
     assert vague.share.high - vague.share.low > text.VAGUE
     assert not vague.is_recommended
-    assert said.startswith("Leave it")
-    assert "where one stage has taken a layer from each other stage" in said
+    assert "vague" in " ".join(text.advice_sentences(vague))
     told = advise(measured(cells + heavier(cells), effects, share=0.7, of_gain=0.875), cells[0].id)
     said = " ".join(text.advice_sentences(told))
     assert told.is_recommended
     assert told.share.estimate == pytest.approx(0.7, abs=0.1)
-    assert f"steps {100 * told.share.estimate:.0f} % (" in said
-    assert "too vague" not in said
+    assert f"{100 * told.share.estimate:.0f} % (" in said
+    assert "vague" not in said
 
 
 def test_one_very_slow_gpu_has_layers_taken_away():
     cells = square()
-    of = measured(cells, {("n1", 0): np.log(0.85), ("n1", 1): 0.0, ("n1", 2): 0.0, ("n1", 3): 0.0})
-    advice = advise(of, cells[0].id)
+    advice = advise(measured(cells, node(np.log(0.85), 0.0, 0.0, 0.0)), cells[0].id)
     assert advice.is_recommended
     assert advice.best.time_gain.low > WORTH
     slow_stage = advice.best.order.index(0)
@@ -127,57 +69,43 @@ def test_one_very_slow_gpu_has_layers_taken_away():
 def test_work_alone_can_pay_and_is_told_apart_from_gpus():
     # The head has the work of two and a half layers, and GPUs are equal.
     cells = square(2, layers=32, head=True)
-    of = measured(cells, {("n1", 0): 0.0, ("n1", 1): 0.0})
-    advice = advise(of, cells[0].id)
+    advice = advise(measured(cells, TWO), cells[0].id)
+    best, by_work = advice.best, advice.by_work
     assert advice.is_recommended
-    assert advice.best.layers == advice.by_work.layers == (17, 15)
-    assert advice.by_work.time_gain.estimate == pytest.approx(
-        advice.best.time_gain.estimate, abs=0.003
-    )
+    assert best.layers == by_work.layers == (17, 15)
+    assert by_work.time_gain.estimate == pytest.approx(best.time_gain.estimate, abs=0.003)
 
 
 def test_what_does_not_fit_into_memory_is_not_advised():
     cells = square(2, layers=32, head=True)
-    small = dataclasses.replace(cells[0].hardware, gpu_memory_bytes=1)
-    cells = [dataclasses.replace(cell, hardware=small) for cell in cells]
-    advice = advise(measured(cells, {("n1", 0): 0.0, ("n1", 1): 0.0}), cells[0].id)
+    small = replace(cells[0].hardware, gpu_memory_bytes=1)
+    cells = [replace(cell, hardware=small) for cell in cells]
+    advice = advise(measured(cells, TWO), cells[0].id)
     assert advice.best.layers == (16, 16)
     assert not advice.is_recommended
 
 
 def test_layers_of_interleaved_stages_stay():
-    cells = []
-    for order in rotations(2, 2):
-        cell = pipeline_cell(2, order=order)
-        degrees = dataclasses.replace(cell.degrees, virtual_stages=2)
-        cells.append(dataclasses.replace(cell, degrees=degrees))
-    advice = advise(measured(cells, {("n1", 0): 0.0, ("n1", 1): -0.1}), cells[0].id)
-    assert advice.by_work is None
-    assert advice.move is None
-    assert advice.best.layers == (40, 40)
+    cells = [interleaved(cell) for cell in square(2)]
+    advice = advise(measured(cells, node(0.0, -0.1)), cells[0].id)
+    assert (advice.by_work, advice.move, advice.best.layers) == (None, None, (40, 40))
 
 
-def test_a_cell_that_was_not_measured_is_refused_with_those_that_were():
+def test_a_cell_that_was_not_measured_or_too_little_is_refused_with_what_there_is():
     cells = square()
-    of = measured(cells, {("n1", gpu): 0.0 for gpu in range(4)})
-    with pytest.raises(RecordError, match=r"no completed run of a/b/c; those with runs: h200/tiny"):
-        advise(of, "a/b/c")
+    with pytest.raises(RecordError, match=f"a/b/c.* {cells[0].id}"):
+        advise(measured(cells, FOUR), "a/b/c")
+    cells = square(2)
+    with pytest.raises(RecordError, match=r"\b2 runs.*\b4\b"):
+        advise(measured(cells, node(0.0, -0.2), rounds=1), cells[0].id)
 
 
 def test_of_several_nodes_that_ran_apart_one_has_to_be_chosen():
     cells = square()
-    one = measured(cells, {("n1", gpu): 0.0 for gpu in range(4)})
-    other = measured(cells, {("n2", gpu): 0.0 for gpu in range(4)}, nodes=("n2",))
-    later = [dataclasses.replace(each, run=each.run + 3) for each in other.readings]
-    runs = [dataclasses.replace(each, run=each.run + 3) for each in other.runs]
+    one, other = measured(cells, FOUR), measured(cells, node(*[0.0] * 4, name="n2"), nodes=("n2",))
+    later = [replace(each, run=each.run + 3) for each in other.readings]
+    runs = [replace(each, run=each.run + 3) for each in other.runs]
     both = Measured("made", [*one.runs, *runs], [*one.readings, *later], {})
-    with pytest.raises(RecordError, match="on these nodes: n1; n2; choose one"):
+    with pytest.raises(RecordError, match="n1; n2"):
         advise(both, cells[0].id)
     assert advise(both, cells[0].id, ["n2"]).uuids["n2", 0] == "GPU-n2-0"
-
-
-def test_too_few_runs_to_draw_from_are_refused():
-    cells = square(2)
-    of = measured(cells, {("n1", 0): 0.0, ("n1", 1): -0.2}, rounds=1)
-    with pytest.raises(RecordError, match="has readings of 2 runs, and a placement needs 4"):
-        advise(of, cells[0].id)

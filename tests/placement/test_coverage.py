@@ -5,14 +5,9 @@ Steps there are those of single passes, and so nothing of what is tested is in t
 
 import pytest
 
-from tests.placement.made import heavier, pipeline_cell, rotations
+from tests.placement.made import heavier, square
 from tests.placement.made_passes import Node
 from workflow_lib.placement.advice import advise
-
-
-def square(gpus=4, tp=1, **fields):
-    stages = gpus // tp
-    return [pipeline_cell(gpus, tp=tp, order=order, **fields) for order in rotations(gpus, stages)]
 
 
 def counted(cases, cells, **fields):
@@ -46,12 +41,33 @@ def kept(counts, cases):
     assert counts["lost"] == 0
 
 
-@pytest.mark.parametrize("layers", [30, 80])
-def test_intervals_hold_what_comes_true_where_the_heads_work_is_not_known(layers):
-    # 30 layers are uneven over 4 stages: 7 or 8 each.
-    counts = counted(40, square(head=True, layers=layers))
-    assert counts["true"] >= 30
-    kept(counts, 40)
+def many(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(
+    ("cells", "fields", "cases", "fewest"),
+    [
+        # 30 layers are uneven over 4 stages: 7 or 8 each.
+        (square(head=True, layers=30), {}, 40, 30),
+        (square(head=True), {}, 40, 30),
+        # A heavier stage tells how much clocks help. Without a head little else is to gain.
+        (square() + heavier(square()), {"spread": 0.1}, 20, 5),
+        many(square() + heavier(square()), {"spread": 0.1}, 40, 10),
+        many(square(16, 4) + heavier(square(16, 4)), {"spread": 0.1}, 40, 10),
+        many(square(8), {"spread": 0.1}, 20, 3),
+        many(square(head=True), {"known": True}, 40, 30),
+        many(square(8, 4, head=True), {}, 40, 20),
+        many(square(16, 4, head=True), {}, 40, 30),
+        many(square(8, head=True), {}, 20, 15),
+    ],
+)
+def test_intervals_hold_what_comes_true_and_placements_that_gain_are_found(
+    cells, fields, cases, fewest
+):
+    counts = counted(cases, cells, **fields)
+    assert counts["true"] >= fewest
+    kept(counts, cases)
 
 
 def test_gpus_that_differ_too_little_for_a_layer_are_left():
@@ -67,36 +83,6 @@ def test_clocks_that_help_little_mislead_nobody():
     assert counts["time"] >= 17
 
 
-def test_a_heavier_stage_tells_how_much_clocks_help():
+def test_clocks_that_help_little_lose_nothing_where_a_heavier_stage_tells_so():
     cells = square() + heavier(square())
-    counts = counted(20, cells, spread=0.1)
-    assert counts["true"] >= 5
-    kept(counts, 20)
     assert counted(20, cells, spread=0.1, follows=(0.1, 0.5))["lost"] == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("gpus", "tp", "head", "fields", "cases", "fewest"),
-    [
-        (4, 1, True, {"known": True}, 40, 30),
-        (8, 4, True, {}, 40, 20),
-        (16, 4, True, {}, 40, 30),
-        (8, 1, True, {}, 20, 15),
-        # Without a head little is to gain but where GPUs differ a lot.
-        (8, 1, False, {"spread": 0.1}, 20, 3),
-    ],
-)
-def test_intervals_hold_what_comes_true_in_other_pipelines(gpus, tp, head, fields, cases, fewest):
-    counts = counted(cases, square(gpus, tp, head=head), **fields)
-    assert counts["true"] >= fewest
-    kept(counts, cases)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("gpus", "tp"), [(4, 1), (16, 4)])
-def test_of_many_nodes_without_a_head_a_heavier_stage_finds_those_that_gain(gpus, tp):
-    cells = square(gpus, tp)
-    counts = counted(40, cells + heavier(cells), spread=0.1)
-    assert counts["true"] >= 10
-    kept(counts, 40)

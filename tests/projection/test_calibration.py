@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,32 +35,20 @@ def took_s(layout):
 
 def layout_of(cell, **changes):
     machine = hardware_machine(cell.hardware)
-    degrees = dataclasses.replace(cell.degrees, **changes)
+    degrees = replace(cell.degrees, **changes)
     return own_layout(cell.model, degrees, cell.training, machine)
 
 
 def made_up():
     """A run of every cell."""
+    names = {field.name for field in dataclasses.fields(OwnRun)}
+    known = {"sweep": "calibration", "platform": "h200x4", "gpu": "H200", "gpus_per_node": 4}
     for cell in CELLS:
-        shared = {
-            **dataclasses.asdict(cell.model),
-            **dataclasses.asdict(cell.degrees),
-            **dataclasses.asdict(cell.training),
-        }
-        names = {field.name for field in dataclasses.fields(OwnRun)}
-        yield OwnRun(
-            **{name: value for name, value in shared.items() if name in names},
-            sweep="calibration",
-            cell=cell.id,
-            platform="h200x4",
-            gpu="H200",
-            gpus_per_node=4,
-            model=cell.model.name,
-            model_family=cell.model.family,
-            runs=2,
-            step_time_s=took_s(layout_of(cell)),
-            power_per_gpu_w=None,
-        )
+        parts = map(dataclasses.asdict, (cell.model, cell.degrees, cell.training))
+        shared = {name: value for part in parts for name, value in part.items() if name in names}
+        shared |= {"cell": cell.id, "model": cell.model.name, "model_family": cell.model.family}
+        shared |= {"runs": 2, "step_time_s": took_s(layout_of(cell)), "power_per_gpu_w": None}
+        yield OwnRun(**shared, **known)
 
 
 def test_the_sweep_has_two_depths_and_two_numbers_of_micro_batches_at_each_tp():
@@ -72,7 +62,7 @@ def test_the_whole_models_step_is_found_from_two_depths():
     stack = own_stack(list(made_up()))
     cell = next(each for each in CELLS if each.degrees == Degrees(tp=4))
     whole = STUDY.models["llama3-70b"].record("llama3-70b")
-    layout = layout_of(dataclasses.replace(cell, model=whole))
+    layout = layout_of(replace(cell, model=whole))
     assert layout.layers == 80
     (found,) = stack.predict([layout], "h200x4")
     assert found.median_s == pytest.approx(took_s(layout), rel=0.02)
@@ -81,9 +71,7 @@ def test_the_whole_models_step_is_found_from_two_depths():
 
 def test_what_a_stack_loses_without_compilation_is_found_from_other_layouts():
     runs = list(made_up())
-    slow = [
-        dataclasses.replace(run, compile=False, step_time_s=1.2 * run.step_time_s) for run in runs
-    ]
+    slow = [replace(run, compile=False, step_time_s=1.2 * run.step_time_s) for run in runs]
     *known, asked = slow
     (found,) = own_stack([*runs[:-1], *known]).predict([asked.layout], asked.platform)
     assert "uncompiled" not in found.unseen
@@ -96,14 +84,13 @@ def test_what_a_stack_loses_without_compilation_is_found_from_other_layouts():
 def test_a_run_has_the_layout_of_its_cell():
     for run, cell in zip(made_up(), CELLS, strict=True):
         expected = layout_of(cell)
-        assert dataclasses.replace(run.layout, machine=expected.machine) == expected
+        assert replace(run.layout, machine=expected.machine) == expected
 
 
 def test_a_cell_is_found_from_the_others_and_a_disturbed_one_is_refused():
     runs = list(made_up())[:8]
     own_stack(runs).check()
     assert max(abs(each.error) for each in own_stack(runs).residuals) < 0.05
-    runs[3] = dataclasses.replace(runs[3], step_time_s=2 * runs[3].step_time_s)
-    with pytest.raises(RecordError, match="look at its report") as refused:
+    runs[3] = replace(runs[3], step_time_s=2 * runs[3].step_time_s)
+    with pytest.raises(RecordError, match=re.escape(runs[3].cell)):
         own_stack(runs).check()
-    assert runs[3].cell in str(refused.value)

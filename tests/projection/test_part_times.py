@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +17,20 @@ from workflow_lib.records import RecordError
 def written(path, of):
     path.write_text("".join(json.dumps(each) + "\n" for each in of), encoding="utf-8")
     return path
+
+
+#: of every size, on the line of EXCHANGE
+LATENCY_S, BYTES_PER_S = EXCHANGE
+
+
+def on_the_line():
+    return [at(size, LATENCY_S + size / BYTES_PER_S) for size in SIZES]
+
+
+def slower(times, number, factor=3):
+    """The times, one of them so many times as long."""
+    times[number] = replace(times[number], seconds=factor * times[number].seconds)
+    return times
 
 
 def at(size, seconds):
@@ -37,21 +51,20 @@ def test_a_record_is_read_with_its_median_and_its_spread(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "value"),
     [
-        ({"gpu": "CPU"}, "the peaks of CPU are not known"),
-        ({"repeats_s": [0.1, 0.0]}, "0.0 is not a number above 0"),
+        ({"gpu": "CPU"}, "CPU"),
+        ({"repeats_s": [0.1, 0.0]}, "0.0"),
         ({"repeats_s": []}, "median"),
-        ({"received_bytes": "many"}, "could not convert"),
-        ({"collective": "broadcast"}, "the part is 'broadcast'"),
+        ({"received_bytes": "many"}, "'many'"),
+        ({"collective": "broadcast"}, "'broadcast'"),
         ({"ranks": None}, "TypeError"),
     ],
 )
-def test_what_is_no_record_is_refused_with_its_line(tmp_path, change, words):
+def test_what_is_no_record_is_refused_with_its_line(tmp_path, change, value):
     path = written(tmp_path / "parts.jsonl", [records()[0], {**records()[0], **change}])
-    with pytest.raises(RecordError, match="line 2: is no record of research/parts") as refused:
+    with pytest.raises(RecordError, match=rf"parts\.jsonl.*line 2: .*{value}"):
         read_parts(path)
-    assert words in str(refused.value)
 
 
 def test_only_the_shipped_file_may_be_absent(tmp_path, monkeypatch):
@@ -62,28 +75,24 @@ def test_only_the_shipped_file_may_be_absent(tmp_path, monkeypatch):
 
 
 def test_a_line_is_found_with_intervals_that_hold_it():
-    latency_s, bytes_per_s = EXCHANGE
-    exact = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
-    line = fit_line(exact)
-    assert line.latency_s == pytest.approx(latency_s)
-    assert line.bytes_per_s == pytest.approx(bytes_per_s)
+    line = fit_line(on_the_line())
+    assert line.latency_s == pytest.approx(LATENCY_S)
+    assert line.bytes_per_s == pytest.approx(BYTES_PER_S)
     assert max(map(abs, line.residuals)) < 1e-9
-    assert line.seconds(3 * 2**20, 3) == pytest.approx(3 * (latency_s + 2**20 / bytes_per_s))
+    assert line.seconds(3 * 2**20, 3) == pytest.approx(3 * (LATENCY_S + 2**20 / BYTES_PER_S))
 
     # 4 % up and down in turn: both intervals hold the truth, and neither is empty.
-    rough = fit_line(
-        [
-            dataclasses.replace(each, seconds=each.seconds * (1.04 if number % 2 else 0.96))
-            for number, each in enumerate(exact)
-        ]
-    )
+    rough = on_the_line()
+    for number in range(len(rough)):
+        slower(rough, number, 1.04 if number % 2 else 0.96)
+    found = fit_line(rough)
     for interval, true in (
-        (rough.latency_interval_s, latency_s),
-        (rough.bytes_per_s_interval, bytes_per_s),
+        (found.latency_interval_s, LATENCY_S),
+        (found.bytes_per_s_interval, BYTES_PER_S),
     ):
         assert interval[0] < true < interval[1]
         assert interval[1] - interval[0] < 0.5 * true
-    assert max(map(abs, rough.residuals)) == pytest.approx(0.04, rel=0.5)
+    assert max(map(abs, found.residuals)) == pytest.approx(0.04, rel=0.5)
 
 
 def test_no_latency_is_below_nothing():
@@ -94,25 +103,24 @@ def test_no_latency_is_below_nothing():
     assert line.latency_interval_s[0] == 0
 
 
-def test_a_line_that_a_size_is_far_from_is_refused():
-    latency_s, bytes_per_s = EXCHANGE
-    times = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
-    times[3] = dataclasses.replace(times[3], seconds=3 * times[3].seconds)
-    with pytest.raises(RecordError, match=r"64 MiB took 2\.80 times what a line says"):
+@pytest.mark.parametrize(
+    ("times", "named"),
+    [
+        (slower(on_the_line(), 3), r"64 MiB .* 2\.80 times"),
+        ([*on_the_line()[:3], on_the_line()[0]], r"\b3 sizes.*\b4\b"),
+        ([at(1e6, 4e-3), at(2e6, 3e-3), at(4e6, 2e-3), at(8e6, 1e-3)], "grow"),
+    ],
+)
+def test_a_line_that_times_are_not_on_is_refused(times, named):
+    with pytest.raises(RecordError, match=named):
         fit_line(times)
-    with pytest.raises(RecordError, match="3 sizes, and a line needs 4"):
-        fit_line([*times[:3], times[0]])
-    with pytest.raises(RecordError, match="times do not grow with sizes"):
-        fit_line([at(1e6, 4e-3), at(2e6, 3e-3), at(4e6, 2e-3), at(8e6, 1e-3)])
 
 
 def test_sizes_of_another_protocol_are_left_out_and_smaller_calls_have_no_rate():
-    latency_s, bytes_per_s = EXCHANGE
-    times = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
-    times[0] = dataclasses.replace(times[0], seconds=3 * times[0].seconds)
+    times = slower(on_the_line(), 0)
     line = fit_line(times)
     assert (line.least_bytes, len(line.residuals)) == (SIZES[1], 5)
-    assert line.latency_s == pytest.approx(latency_s)
+    assert line.latency_s == pytest.approx(LATENCY_S)
     rates = Rates(tuple(times))
     assert rates.seconds("H200", "all-gather", 2, 2, 2 * SIZES[1]) is not None
     assert rates.seconds("H200", "all-gather", 2, 2, 2 * SIZES[0]) is None
@@ -126,9 +134,10 @@ def test_a_refused_line_has_no_rate_and_its_reason(tmp_path):
     assert rates.seconds("H200", "all-gather", 2, 1, 1e6) is None
     assert rates.seconds("H100", "all-gather", 4, 1, 1e6) is None
     assert rates.seconds("H200", "all-gather", 4, 2, 3e6) == pytest.approx(2e-5 + 1e-5)
-    assert "16 MiB took" in rates.refused["H200", "all-gather", 2]
+    why = rates.refused["H200", "all-gather", 2]
+    assert "16 MiB" in why
     said = describe(rates)
-    assert "Refused: all-gather of 2 on H200: 16 MiB took" in said
+    assert f" of 2 on H200: {why}" in said
     assert "10 (10 to 10)" in said
 
 
@@ -137,7 +146,8 @@ def test_the_command_shows_lines(tmp_path, capsys):
     assert main(["parts", str(path)]) == 0
     said = capsys.readouterr().out
     sends = next(line for line in said.splitlines() if "send/recv" in line)
-    cells = [cell.strip() for cell in sends.strip("|").split("|")]
-    assert cells[:-1] == ["send/recv", "H200", "2", "6", "all", "20 (20 to 20)", "300 (300 to 300)"]
-    assert cells[-1].lstrip("+-") == "0.0%"
-    assert "3000 (3000 to 3000)" in said
+    *cells, error = [cell.strip() for cell in sends.strip("|").split("|")]
+    lines = [f"{each} ({each} to {each})" for each in (20, 300, 3000)]
+    assert cells == ["send/recv", "H200", "2", "6", "all", *lines[:2]]
+    assert error.lstrip("+-") == "0.0%"
+    assert lines[2] in said

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from tests.report.full_matrix import identity, run_row
+from tests.texts import lacking, numbers
 from workflow_lib import table_files
 from workflow_lib.cells import hardware_of
 from workflow_lib.projection.__main__ import main
@@ -41,20 +43,54 @@ MODEL = STUDY.models["llama3-8b"].record("llama3-8b")
 MACHINE = hardware_machine(hardware_of("h200", STUDY.platforms["h200"]))
 
 
+COMMAND = ["project", "--model", "llama3-8b", "--platform", "h200", "--gpus", "16"]
+#: a cell as the evidence has them
+CELL = {
+    **identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)),
+    **{"compile": True, "backend": "torch"},
+}
+
+
+def of_gpus(gpus, batch=512, model=MODEL, machine=MACHINE, platform="h200", stack=None):
+    return project(model, machine, platform, gpus, batch, 1e12, stack or own_stack())
+
+
 @pytest.fixture(scope="module")
 def projected():
-    return project(MODEL, MACHINE, "h200", 16, 512, 1e12, own_stack())
+    return of_gpus(16)
 
 
-def test_a_platform_of_which_nothing_is_known_is_refused():
-    local = hardware_of("local", STUDY.platforms["local"])
-    assert "is not known" in hardware_machine(local)
+def known(word, each, platform="h200", stack=None):
+    """How the part with ``word`` in its name is known, as its kind and text; None without one."""
+    stack = stack or own_stack()
+    levels_here = levels(stack.runs, each.candidate.layout.machine.gpu)
+    texts = [how for what, how in basis(each, stack, levels_here, platform) if word in what]
+    assert len(texts) <= 1
+    return (texts[0].split(":")[0], texts[0]) if texts else None
 
 
-def test_nothing_is_projected_on_nodes_that_are_emulated():
-    name = "h200x2-emulated-nodes"
-    emulated = hardware_of(name, STUDY.platforms[name])
-    assert "its nodes or links are emulated: its two nodes" in hardware_machine(emulated)
+def sources(of):
+    """For computing and for waiting, whether runs measured it and on which GPUs."""
+    return [("measured" in part, re.findall(r"[AH]\d00", part)) for part in of.source.split(";")]
+
+
+def collected(directory, *rows):
+    """What is collected of a sweep with these rows, as changes of a run of CELL."""
+    made = [
+        run_row({**CELL, **changes}, 1, step_time_s=3.0)
+        | {"simulated": False, "power_limit_w": changes.get("power_limit_w")}
+        for changes in rows
+    ]
+    write_table(table_files.table(made, RUNS), directory / "runs.parquet")
+    return collect([directory])
+
+
+@pytest.mark.parametrize("name", ["local", "h200x2-emulated-nodes"])
+def test_nothing_is_projected_where_nothing_is_known_or_nodes_are_emulated(name):
+    hardware = hardware_of(name, STUDY.platforms[name])
+    refusal = hardware_machine(hardware)
+    assert isinstance(refusal, str)
+    assert (hardware.emulated or "bf16 peak") in refusal
 
 
 def test_nodes_share_their_adapters():
@@ -88,7 +124,7 @@ def test_every_stage_of_zero_that_differs_is_a_candidate():
 def test_zero_2_takes_longer_than_zero_1_by_what_it_scatters():
     stack = own_stack()
     measured = next(run.layout for run in read_own() if run.dp == 2 and run.layers == 32)
-    one, two = stack.predict([measured, dataclasses.replace(measured, sharding=2)], "h200x2")
+    one, two = stack.predict([measured, replace(measured, sharding=2)], "h200x2")
     # The layer of the one is that of the other, whose factor a run gave.
     assert one.unseen == two.unseen
     assert 1.0 < two.median_s / one.median_s < 1.1
@@ -100,23 +136,17 @@ def test_layouts_whose_ratio_may_be_one_are_not_told_apart(projected):
     assert alike[0] is projected[0]
     assert len(alike) > 1
     # A layout of very many micro-batches takes so much longer that it is told apart.
-    slow = dataclasses.replace(
-        projected[1],
-        candidate=dataclasses.replace(
-            projected[1].candidate,
-            layout=dataclasses.replace(projected[1].candidate.layout, micro_batches=8e5),
-        ),
-    )
+    second = projected[1].candidate
+    layout = replace(second.layout, micro_batches=8e5)
+    slow = replace(projected[1], candidate=replace(second, layout=layout))
     assert indistinguishable([projected[0], slow], stack, "h200") == [projected[0]]
+    fitting = [each for each in projected if each.candidate.fits == "yes"]
+    assert numbers(verdict(projected, alike))[:2] == [len(alike), len(fitting)]
     # So is the word "fastest" licensed, and else is not there.
-    assert "not told apart" in verdict(projected, alike)
-    assert "fastest layout that fits is" in verdict(projected, alike[:1])
-    told = table(projected, alike)["told_apart"]
-    asked = [each for each in projected if each.candidate.fits == projected[0].candidate.fits]
-    assert (told.sum(), told.null_count()) == (
-        len(asked) - len(alike),
-        len(projected) - len(asked),
-    )
+    assert verdict(projected, alike[:1]).startswith("The fastest")
+    told, asked = table(projected, alike)["told_apart"], len(fitting)
+    assert told.sum() == asked - len(alike)
+    assert told.null_count() == len(projected) - asked
 
 
 def test_a_batch_has_four_mebi_tokens_and_a_sequence_a_gpu():
@@ -155,106 +185,86 @@ def test_intervals_hold_one_another_and_power_ends_at_its_limit(projected):
 
 
 def test_on_several_nodes_an_unknown_fabric_makes_intervals_wider(projected):
-    stack = own_stack()
-    node = project(MODEL, MACHINE, "h200", 8, 512, 1e12, stack)[0]
+    node = of_gpus(8)[0]
     # Another site's nodes differ by 8 %.
     assert projected[0].prediction.sd > 0.08
     assert node.prediction.sd < projected[0].prediction.sd
 
 
 def test_what_it_rests_on_is_said(projected):
-    stack = own_stack()
-    said = dict(basis(projected[0], stack, levels(stack.runs, "H200"), "h200"))
-    assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
-    assert said["speed of this workflow's stack on this GPU"].startswith(
-        "measured: 34 cells of this workflow on up to 2 GPUs, 25 of them on H200; each predicted"
-    )
-    assert said["power of a GPU that computes or waits"] == "measured on H200"
+    best = projected[0]
+    assert numbers(known("number of GPUs", best)[1]) == [16, 2]
+    assert known("number of GPUs", best)[0] == "extrapolated"
+    kind, said = known("speed", best)
+    # 34 cells on up to 2 GPUs, of which 25 on this one.
+    assert (kind, numbers(said)[:3]) == ("measured", [34, 2, 25])
     # Two GPUs of another platform are not these nodes, and nothing ran between nodes.
-    assert said["exchanges within a node"].startswith("assumed as there: 15 cells on up to 2 GPUs")
-    assert said["exchanges between nodes"].startswith("assumed: 100 Gb/s a node, by the platform's")
-    said = dict(basis(projected[0], stack, levels(stack.runs, "H200"), "h200x2"))
-    assert said["exchanges within a node"].startswith(
-        "measured: 15 cells on up to 2 GPUs of h200x2"
-    )
-    assert said["exchanges between nodes"].startswith("assumed")
-    taken = levels(stack.runs, "H100")
-    # The evidence has pipelines on H200 alone.
-    assert taken.source == (
-        "computing measured on H100; waiting taken from H200, as shares of the limit"
-    )
-    assert levels(stack.runs, "A100 80GB").source == (
-        "computing taken from H100 and H200, as shares of the limit; "
-        "waiting taken from H200, as shares of the limit"
-    )
+    for platform, expected in (("h200", "assumed as there"), ("h200x2", "measured")):
+        kind, said = known("within a node", best, platform)
+        assert (kind, numbers(said)) == (expected, [15, 2])
+        assert "h200x2" in said
+        kind, said = known("between nodes", best, platform)
+        assert (kind, numbers(said)) == ("assumed", [100])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("H200", [(True, ["H200"])]),
+        # The evidence has pipelines on H200 alone.
+        ("H100", [(True, ["H100"]), (False, ["H200"])]),
+        ("A100 80GB", [(False, ["H100", "H200"]), (False, ["H200"])]),
+    ],
+)
+def test_a_level_that_no_run_on_a_gpu_gives_is_taken_from_others(gpu, expected):
+    assert sources(levels(own_stack().runs, gpu)) == expected
 
 
 def test_layouts_that_cannot_be_compiled_are_projected_without_it():
     mixture = STUDY.models["mixtral-8x7b-8-layers"].record("mixtral-8x7b-8-layers")
-    stack = own_stack()
-    found = project(mixture, MACHINE, "h200", 2, 16, 1e12, stack)
+    found = of_gpus(2, 16, mixture)
     # Experts get other numbers of rows at every step, where they are spread over ranks.
-    assert {(each.candidate.degrees.ep, each.candidate.training.compile) for each in found} == {
-        (1, True),
-        (2, False),
-    }
-    assert {each.candidate.training.backend for each in found} == {"torch"}
+    of = [(each.candidate.degrees.ep, each.candidate.training) for each in found]
+    assert {(ep, training.compile) for ep, training in of} == {(1, True), (2, False)}
+    assert {training.backend for _, training in of} == {"torch"}
     experts = next(each for each in found if each.candidate.degrees.ep == 2)
-    said = dict(basis(experts, stack, levels(stack.runs, "H200"), "h200"))
-    assert said["experts by this workflow's stack"] == "measured"
-    assert said["layers that are not compiled by this workflow's stack"] == "measured"
     compiled = own_stack([run for run in read_own() if run.compile])
-    other = next(
-        each
-        for each in project(mixture, MACHINE, "h200", 2, 16, 1e12, compiled)
-        if each.candidate == experts.candidate
-    )
-    said = dict(basis(other, compiled, levels(compiled.runs, "H200"), "h200"))
-    assert said["experts by this workflow's stack"].startswith("not measured")
-    assert said["layers that are not compiled by this workflow's stack"].startswith("not measured")
+    others = of_gpus(2, 16, mixture, stack=compiled)
+    other = next(each for each in others if each.candidate == experts.candidate)
+    for part in ("experts", "not compiled"):
+        assert known(part, experts)[0] == "measured"
+        assert known(part, other, stack=compiled)[0] == "not measured"
     # Each may differ as much as stacks do, 15 %: both together by 21 %.
     assert other.prediction.sd > 0.21 > 3 * experts.prediction.sd
-    assert all(
-        each.candidate.training.compile
-        for each in project(MODEL, MACHINE, "h200", 2, 16, 1e12, stack)
-    )
+    assert all(each.candidate.training.compile for each in of_gpus(2, 16))
 
 
-def test_a_stack_that_was_never_measured_is_said_to_be_so():
+def test_a_stack_that_was_never_measured_is_as_uncertain_as_stacks_differ():
     stack = own_stack([run for run in read_own() if run.gpu == "H200"])
     h100 = hardware_machine(hardware_of("h100", STUDY.platforms["h100"]))
-    best = project(MODEL, h100, "h100", 8, 512, 1e12, stack)[0]
-    said = dict(basis(best, stack, levels(stack.runs, "H100"), "h100"))
-    assert said["speed of this workflow's stack on this GPU"].startswith("not measured")
+    best = of_gpus(8, machine=h100, platform="h100", stack=stack)[0]
+    assert known("speed", best, "h100", stack)[0] == "not measured"
     # Stacks differ by 15 %.
     assert best.prediction.sd > 0.15
 
 
 def test_runs_on_one_gpu_say_nothing_of_exchanges():
     stack = own_stack([run for run in read_own() if run.platform == "h200x1"])
-    two, one = (
-        project(MODEL, dataclasses.replace(MACHINE, gpus_per_node=2), "h200x2", n, 8, 1e12, stack)[
-            0
-        ]
-        for n in (2, 1)
-    )
+    pair = replace(MACHINE, gpus_per_node=2)
+    two, one = (of_gpus(n, 8, MODEL, pair, "h200x2", stack)[0] for n in (2, 1))
     # They may differ as much as those of two stacks.
     assert two.prediction.sd > 0.15 > one.prediction.sd
-    what = "exchanges within a node"
-    known = levels(stack.runs, "H200")
-    assert "published runs" in dict(basis(two, stack, known, "h200x2"))[what]
-    assert what not in dict(basis(one, stack, known, "h200x2"))
+    assert known("within a node", two, "h200x2", stack)[0] == "assumed"
+    assert known("within a node", one, "h200x2", stack) is None
 
 
 def test_no_layout_is_an_error():
-    with pytest.raises(RecordError, match="no layout on 7 GPUs with a batch of 512"):
-        project(MODEL, MACHINE, "h200", 7, 512, 1e12, own_stack())
+    with pytest.raises(RecordError, match=r"\b7 GPUs.*\b512 "):
+        of_gpus(7)
 
 
-def test_a_faster_fabric_is_not_slower():
-    stack = own_stack()
-    base = project(MODEL, MACHINE, "h200", 16, 512, 1e12, stack)[0]
-    slow, fast = (replicas(base, "h200", stack, rate) for rate in FABRICS.values())
+def test_a_faster_fabric_is_not_slower(projected):
+    slow, fast = (replicas(projected[0], "h200", own_stack(), rate) for rate in FABRICS.values())
     assert slow[-1].candidate.layout.gpus == 8192
     for a, b in zip(slow, fast, strict=True):
         assert b.step_time_s <= a.step_time_s
@@ -263,27 +273,25 @@ def test_a_faster_fabric_is_not_slower():
 def test_power_is_the_sum_of_what_gpus_do():
     layout = next(iter(candidates(MODEL, MACHINE, 16, 512))).layout
     # 8 micro-batches and (3 − 1)/1 passes of bubble: without a head a fifth of the time is waiting.
-    shape = dataclasses.replace(layout.shape, vocabulary=0)
-    layout = dataclasses.replace(
-        layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape, layers=9
-    )
+    shape = replace(layout.shape, vocabulary=0)
+    layout = replace(layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape, layers=9)
     known = Levels(1.0, 0.0, 0.2, 0.0, "by hand")
     prediction = Prediction(0.0, 0.0, 0.0, {"product": 0.75, "tensor": 0.25}, ())
     # Of the other four fifths a quarter communicates, at 0.6: 0.6 + 0.2·0.2 + 0.2·0.6 = 0.76.
     assert gpu_power(layout, prediction, known).power_w == pytest.approx(0.76 * 700)
     # Of the rest ranks with two of three layers wait a third: 0.8·(1 + 2/3 + 2/3)/3 work.
-    uneven = dataclasses.replace(layout, stage_layers=(3, 2, 2), layers=7)
+    uneven = replace(layout, stage_layers=(3, 2, 2), layers=7)
     assert waiting_share(uneven) == pytest.approx(1 - 0.8 * 7 / 9)
 
 
 def test_levels_come_from_runs_with_and_without_a_bubble():
     runs = [run for run in read_own() if run.platform == "h200x2"]
     alone, piped = (next(run for run in runs if (run.pp, run.layers) == (pp, 32)) for pp in (1, 2))
-    alone = dataclasses.replace(alone, power_per_gpu_w=700.0)
+    alone = replace(alone, power_per_gpu_w=700.0)
     # 128,256 rows of 4,096 numbers are the head, as many as in 2.409 layers of 218.1 million. So
     # the stages' work is 16 and 18.409, and (2 − 1)/1 passes of bubble are beside 8.
     works = 8 / 9 * (16 + 18.409) / (2 * 18.409)
-    piped = dataclasses.replace(piped, power_per_gpu_w=works * 700 + (1 - works) * 70)
+    piped = replace(piped, power_per_gpu_w=works * 700 + (1 - works) * 70)
     found = levels([alone, piped], "H200")
     assert (found.compute, found.wait) == (pytest.approx(1.0), pytest.approx(0.1, abs=1e-4))
 
@@ -291,14 +299,12 @@ def test_levels_come_from_runs_with_and_without_a_bubble():
 def test_runs_on_one_gpu_take_the_level_of_waiting_from_elsewhere():
     # No GPU of such runs waits. The evidence has pipelines on H200 and none on this one.
     alone = next(run for run in read_own() if run.pp == 1)
-    alone = dataclasses.replace(alone, gpu="A100 80GB", dp=1, power_per_gpu_w=360.0)
+    alone = replace(alone, gpu="A100 80GB", dp=1, power_per_gpu_w=360.0)
     found, shipped = levels([alone], "A100 80GB"), levels([], "H200")
     # 360 W of its limit of 400 W.
     assert (found.compute, found.wait) == (pytest.approx(0.9), shipped.wait)
     assert found.compute_sd < found.wait_sd == 0.10
-    assert found.source == (
-        "computing measured on A100 80GB; waiting taken from H200, as shares of the limit"
-    )
+    assert sources(found) == [(True, ["A100"]), (False, ["H200"])]
 
 
 def test_runs_with_a_pipeline_alone_take_the_level_of_computing_from_elsewhere():
@@ -315,110 +321,90 @@ def test_the_facility_is_added_where_it_is_given():
 
 
 def test_own_runs_are_read_as_they_were_written(tmp_path):
-    runs = read_own()
-    write_own(runs, tmp_path / "runs.csv")
-    assert read_own(tmp_path / "runs.csv") == runs
-    (tmp_path / "other.csv").write_text("a\n1\n")
-    with pytest.raises(RecordError, match="collect it again"):
-        read_own(tmp_path / "other.csv")
+    write_own(read_own(), tmp_path / "runs.csv")
+    assert read_own(tmp_path / "runs.csv") == read_own()
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "said"),
+    ("field", "text", "expected"),
     [
-        ("pp", "0", "pp is '0', expected a whole number of at least 1"),
-        ("dp", "-1", "dp is '-1', expected a whole number"),
-        ("step_time_s", "nan", "step_time_s is 'nan', expected a number above 0"),
-        ("power_per_gpu_w", "-1", "power_per_gpu_w is '-1', expected a number above 0, or nothing"),
-        ("overlap", "yes", "overlap is 'yes', expected True or False"),
-        ("recomputation", "some", "expected one of none, selective, full"),
-        ("precision", "tf32", "expected one of bf16, fp8, fp32"),
+        ("pp", "0", "1"),
+        ("dp", "-1", "whole number"),
+        ("step_time_s", "nan", "0"),
+        ("power_per_gpu_w", "-1", "nothing"),
+        ("overlap", "yes", "True or False"),
+        ("recomputation", "some", "none, selective, full"),
+        ("precision", "tf32", "bf16, fp8, fp32"),
     ],
 )
-def test_a_wrong_value_of_an_own_run_is_named(tmp_path, field, text, said):
+def test_a_wrong_value_of_an_own_run_is_named(tmp_path, field, text, expected):
     path = tmp_path / "runs.csv"
-    write_own([dataclasses.replace(read_own()[0], **{field: text})], path)
-    with pytest.raises(RecordError, match=rf"runs\.csv, line 2: .*{said}"):
+    write_own([replace(read_own()[0], **{field: text})], path)
+    with pytest.raises(RecordError, match=f"runs.csv, line 2: {field} is '{text}'.*{expected}"):
         read_own(path)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("x,1\n".encode("utf-16"), "is not CSV in UTF-8"),
-        (b"{heading}\nx,1\n", "line 2: has 2 fields, expected 32"),
-        (b'{heading}\n"' + b"x" * 200_000, "is not CSV in UTF-8: field larger"),
+        (b"a\n1\n", "step_time_s.*collect"),
+        ("x,1\n".encode("utf-16"), "UTF-8.*collect"),
+        (b"{heading}\nx,1\n", "line 2: .* 2 fields.* 32"),
+        (b'{heading}\n"' + b"x" * 200_000, "UTF-8: field larger.*collect"),
     ],
 )
-def test_a_file_of_own_runs_that_is_damaged_is_refused(tmp_path, content, said):
+def test_a_file_of_own_runs_that_is_another_or_damaged_is_refused(tmp_path, content, said):
     path = tmp_path / "runs.csv"
     write_own([], path)
     path.write_bytes(content.replace(b"{heading}", path.read_bytes().strip()))
-    with pytest.raises(RecordError, match=said):
+    with pytest.raises(RecordError, match=rf"runs\.csv.*{said}"):
         read_own(path)
 
 
 def test_an_own_run_without_a_peak_is_named():
-    run = dataclasses.replace(read_own()[0], precision="fp32")
-    with pytest.raises(RecordError, match="the peak of H100 in fp32 is not known; leave the cell"):
+    run = replace(read_own()[0], precision="fp32")
+    with pytest.raises(RecordError, match=f"{re.escape(run.cell)}: .* H100 in fp32"):
         _ = run.layout
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"power_limits_w": "[400.0, 400.0]"},
-        {"clock_limits_mhz": "[1200, 1200]"},
-        {"stage_layers": "[20, 12]"},
-        {"gpu_order": "[1, 0]"},
-        {"gpu_uuids": '["GPU-1", "GPU-2"]'},
-        {"emulated": "two daemons of one host"},
-        {"backend": "deepspeed"},
-        {"routing": "balanced"},
-        {"precision": "fp32"},
-        {"precision": "fp8"},
+        *({"power_limits_w": "[400.0, 400.0]"}, {"clock_limits_mhz": "[1200, 1200]"}),
+        *({"stage_layers": "[20, 12]"}, {"gpu_order": "[1, 0]"}),
+        *({"gpu_uuids": '["GPU-1", "GPU-2"]'}, {"emulated": "two daemons of one host"}),
+        *({"backend": "deepspeed"}, {"routing": "balanced"}),
+        *({"precision": "fp32"}, {"precision": "fp8"}),
         {"compile": False, "experts": 0, "zero_stage": 3},
     ],
 )
 def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):
     # A cell at 400 W of 700 would make a stack look slower, and its waiting GPUs cooler.
-    usual = {
-        **identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)),
-        "compile": True,
-        "backend": "torch",
-    }
-    limited = {**usual, "cell": usual["cell"] + "-other", **other}
-    rows = [run_row(each, 1, step_time_s=3.0) | {"simulated": False} for each in (usual, limited)]
-    write_table(table_files.table(rows, RUNS), tmp_path / "runs.parquet")
-    assert [run.cell for run in collect([tmp_path])] == [usual["cell"]]
+    found = collected(tmp_path, {}, {"cell": CELL["cell"] + "-other", **other})
+    assert [run.cell for run in found] == [CELL["cell"]]
 
 
-def test_a_cell_that_was_not_compiled_is_fitted_as_that(tmp_path):
-    cell = identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1))
-    changed = {"backend": "torch", "gpu_model": "H200", "gpus_per_node": 2}
-    for compiled in (False, True):
-        row = run_row({**cell, **changed, "compile": compiled}, 1, step_time_s=3.0)
-        write_table(
-            table_files.table([row | {"simulated": False}], RUNS), tmp_path / "runs.parquet"
-        )
-        (found,) = collect([tmp_path])
-        assert found.compile == compiled
-        assert found.layout.compiled == compiled
-        write_own([found], tmp_path / "own.csv")
-        assert read_own(tmp_path / "own.csv") == [found]
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_cell_that_was_not_compiled_is_fitted_as_that(tmp_path, compiled):
+    changed = {"gpu_model": "H200", "gpus_per_node": 2, "compile": compiled}
+    (found,) = collected(tmp_path, changed)
+    assert found.compile == found.layout.compiled == compiled
+    write_own([found], tmp_path / "own.csv")
+    assert read_own(tmp_path / "own.csv") == [found]
+
+
+@pytest.mark.parametrize(("limit_w", "is_fitted"), [(500.0, False), (700.0, True), (None, True)])
+def test_gpus_that_a_site_limits_are_not_fitted(tmp_path, limit_w, is_fitted):
+    found = collected(tmp_path, {"gpu_model": "H200", "power_limit_w": limit_w})
+    assert len(found) == is_fitted
 
 
 def test_runs_of_a_cell_in_several_sweeps_are_taken_together_and_each_counts_once(tmp_path):
-    cell = {
-        **identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)),
-        "compile": True,
-        "backend": "torch",
-    }
     # Two of the first sweep's runs are in the second as well, whose own run 1 is another.
     first, second = ({1: (3.0, 10.0), 2: (4.0, 20.0)}, {1: (9.0, 30.0), 2: (4.0, 20.0)})
     for name, runs in (("one", first), ("two", second)):
         rows = [
-            run_row(cell, run, step_time_s=step_s, started_unix_s=start, power_per_gpu_mean_w=start)
+            run_row(CELL, run, step_time_s=step_s, started_unix_s=start, power_per_gpu_mean_w=start)
             | {"simulated": False}
             for run, (step_s, start) in runs.items()
         ]
@@ -431,29 +417,14 @@ def test_runs_of_a_cell_in_several_sweeps_are_taken_together_and_each_counts_onc
 
 def test_a_cell_is_not_predicted_from_another_of_its_layout():
     run = read_own()[0]
-    twice = dataclasses.replace(run, cell=run.cell + "-again")
+    twice = replace(run, cell=run.cell + "-again")
     errors = {each.run.cell: each.error for each in own_stack([*read_own(), twice]).residuals}
     expected = next(each for each in own_stack(read_own()).residuals if each.run == run)
     assert errors[run.cell] == errors[twice.cell] == pytest.approx(expected.error)
 
 
-@pytest.mark.parametrize(("limit_w", "is_fitted"), [(500.0, False), (700.0, True), (None, True)])
-def test_gpus_that_a_site_limits_are_not_fitted(tmp_path, limit_w, is_fitted):
-    cell = {
-        **identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)),
-        "compile": True,
-        "backend": "torch",
-    }
-    cell |= {"gpu_model": "H200"}
-    row = run_row(cell, 1, step_time_s=3.0) | {"simulated": False, "power_limit_w": limit_w}
-    write_table(table_files.table([row], RUNS), tmp_path / "runs.parquet")
-    assert len(collect([tmp_path])) == is_fitted
-
-
 def test_runs_that_are_faster_make_the_projection_faster():
-    stack = own_stack(
-        [dataclasses.replace(run, step_time_s=run.step_time_s / 1.1) for run in read_own()]
-    )
+    stack = own_stack([replace(run, step_time_s=run.step_time_s / 1.1) for run in read_own()])
     layouts = [run.layout for run in read_own()]
     slow = own_stack().predict(layouts, "h200x2")
     fast = stack.predict(layouts, "h200x2")
@@ -469,71 +440,66 @@ def test_numbers_have_three_digits():
 
 
 def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
-    arguments = ["--model", "llama3-8b", "--platform", "h200", "--gpus", "16"]
-    arguments += ["--tokens", "1.5e13", "--node-rest-w", "1800"]
-    assert main(["project", *arguments, "--output", str(tmp_path)]) == 0
+    whole = ["--tokens", "1.5e13", "--node-rest-w", "1800"]
+    assert main([*COMMAND, *whole, "--output", str(tmp_path)]) == 0
     rows = pl.read_parquet(tmp_path / "projection.parquet")
     assert rows["gpus"].unique().to_list() == [16]
     assert rows["step_time_s_low_90"].null_count() == 0
-    page = (tmp_path / "projection.html").read_text()
-    assert "Projected, not measured." in page
+    page, said = (tmp_path / "projection.html").read_text(), capsys.readouterr().out
+    assert "not measured" in page
     assert page.count("<svg") == 2
-    said = capsys.readouterr().out
-    assert "MWh at the meter" in said
-    # Text and page have both intervals of each measure.
+    assert "1800 W " in said
+    # Text and page have both intervals of each measure, and what the whole training takes.
     low, high = rows["step_time_s_low_50"][0], rows["step_time_s_high_50"][0]
-    assert f"{_number(low)} to {_number(high)}" in said
-    assert f"{_number(low)} to {_number(high)}" in page
-    assert "50 % interval" in said
-    # What the whole training takes is said of so many tokens.
-    assert all("MWh for 1.5·10¹³ tokens" in text for text in (said, page))
+    for text in (said, page):
+        assert f"{_number(low)} to {_number(high)}" in text
+        assert "50 %" in text
+        assert "1.5·10¹³ tokens" in text
 
 
-@pytest.mark.parametrize("given", [["--pue", "1.2"], ["--cooling", "air"]])
-def test_a_facility_without_the_rest_of_its_nodes_is_refused(tmp_path, capsys, given):
-    asked = ["--model", "llama3-8b", "--platform", "h200", "--gpus", "16", *given]
-    assert main(["project", *asked, "--output", str(tmp_path)]) == 1
-    assert f"{given[0]} is about whole nodes" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--pue", "1.2"], ["--pue", "whole nodes"]),
+        (["--cooling", "air"], ["--cooling", "whole nodes"]),
+        (["--model", "nobody"], ["nobody"]),
+    ],
+)
+def test_a_model_that_is_not_there_or_half_a_facility_is_refused(tmp_path, capsys, given, named):
+    assert main([*COMMAND, *given, "--output", str(tmp_path)]) == 1
+    assert lacking(capsys.readouterr().err, *named) == []
     assert not list(tmp_path.iterdir())
 
 
-def test_energy_at_the_meter_names_the_cooling(projected):
-    said = meter(projected[0], Facility(1800, 1.2, "air"))
-    assert (
-        "With 1800 W per node besides its GPUs and a PUE of 1.2, as given for nodes cooled by air,"
-        in said
-    )
-    assert "for nodes whose cooling was not named, the" in meter(projected[0], Facility(1800))
-
-
-def test_the_command_names_a_model_that_is_not_there(tmp_path, capsys):
-    arguments = ["--model", "nobody", "--platform", "h200", "--gpus", "16"]
-    assert main(["project", *arguments, "--output", str(tmp_path)]) == 1
-    assert "nobody" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("facility", "named", "cooling"),
+    [(Facility(1800, 1.2, "air"), [1800, 1.2], "air"), (Facility(1800), [1800], "not named")],
+)
+def test_energy_at_the_meter_names_the_cooling(projected, facility, named, cooling):
+    said, values = meter(projected[0], facility), projected[0].values()
+    mwh = facility_mwh(values["energy_mwh"][0], values["gpu_hours"][0], 8, facility)
+    *given, found = numbers(said)
+    assert given == named
+    assert found == pytest.approx(mwh, rel=1e-3)
+    assert cooling in said
 
 
 def test_a_candidate_that_needs_more_memory_than_there_is_does_not_fit():
     each = next(iter(candidates(MODEL, MACHINE, 16, 512)))
     large = STUDY.models["gpt3-175b"].record("gpt3-175b")
-    assert dataclasses.replace(each, model=large).fits == "no"
+    assert replace(each, model=large).fits == "no"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("option", "text"),
     [
-        (["--gpus", "0"], "0 is not a whole number of at least 1"),
-        (["--gpus", "-8"], "-8 is not a whole number of at least 1"),
-        (["--gpus", "8.5"], "8.5 is not a whole number of at least 1"),
-        (["--batch", "0"], "0 is not a whole number of at least 1"),
-        (["--tokens", "-1"], "-1 is not a number above 0"),
-        (["--tokens", "nan"], "nan is not a number above 0"),
-        (["--pue", "0.5"], "0.5 is not a number of at least 1"),
-        (["--node-rest-w", "lots"], "lots is not a number above 0"),
+        *(("--gpus", text) for text in ("0", "-8", "8.5")),
+        *(("--batch", "0"), ("--tokens", "-1"), ("--tokens", "nan")),
+        *(("--pue", "0.5"), ("--node-rest-w", "lots")),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(tmp_path, capsys, wrong, said):
-    asked = ["--model", "llama3-8b", "--platform", "h200", "--gpus", "16", *wrong]
+def test_numbers_that_mean_nothing_are_refused(tmp_path, capsys, option, text):
     with pytest.raises(SystemExit) as ended:
-        main(["project", *asked, "--output", str(tmp_path)])
+        main([*COMMAND, option, text, "--output", str(tmp_path)])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert f"{option}: {text} " in capsys.readouterr().err

@@ -26,27 +26,25 @@ def test_a_model_has_the_vocabulary_and_heads_that_ran(tmp_path):
     assert ran.shape.name == other.shape.name
 
 
-def test_a_configuration_counts_for_more_than_a_tables_title(tmp_path):
+def test_a_configuration_counts_for_more_than_a_tables_title_and_fills_in_what_is_not_stated(
+    tmp_path,
+):
     later = {**DGXC, "source": "NVIDIA dgxc-benchmarking v25.02.02"}
-    first, second = runs_of(tmp_path, DGXC, later)
-    assert (first.virtual_stages, second.virtual_stages) == (12, 6)
-
-
-def test_recomputation_is_filled_in_where_a_row_does_not_state_it(tmp_path):
+    assert [run.virtual_stages for run in runs_of(tmp_path, DGXC, later)] == [12, 6]
     large = {**DGXC, "model": "Nemotron4 340B"}
     runs = runs_of(tmp_path, large, {**large, "recompute": "full"}, {**DGXC, "source": "other"})
     assert [run.recomputation for run in runs] == ["selective", "full", ""]
 
 
 def test_releases_are_containers(tmp_path):
-    gpt, llama = runs_of(tmp_path, DGXC, LLAMA)
-    releases = {unknown_row(run, layout_of(run)).groups["release"][0] for run in (gpt, llama)}
+    runs = runs_of(tmp_path, DGXC, LLAMA)
+    releases = {unknown_row(run, layout_of(run)).groups["release"][0] for run in runs}
     assert releases == {"24.05", "24.09"}
 
 
 def test_gradients_are_exchanged_in_two_bytes(tmp_path):
-    said, unsaid = runs_of(tmp_path, DGXC, {})
-    assert (layout_of(said).gradient_bytes, layout_of(unsaid).gradient_bytes) == (2, 4)
+    layouts = map(layout_of, runs_of(tmp_path, DGXC, {}))
+    assert [layout.gradient_bytes for layout in layouts] == [2, 4]
 
 
 def test_a_model_is_left_out_with_each_of_its_vocabularies(tmp_path):
@@ -74,7 +72,5 @@ def test_a_time_of_a_whole_run_has_its_evaluations(tmp_path):
 def test_a_twin_has_the_same_ranks_as_its_model(tmp_path, pp, layers, same):
     whole = {**LLAMA, "gpus": 144, "pp": 9, "global_batch": 9}
     twin = {**whole, "gpus": 64, "pp": pp, "notes": f"NeMo/Megatron; layers={layers}"}
-    a, b = (
-        unknown_row(run, layout_of(run)).groups["stage"] for run in runs_of(tmp_path, whole, twin)
-    )
-    assert (a == b) == same
+    rows = [unknown_row(run, layout_of(run)) for run in runs_of(tmp_path, whole, twin)]
+    assert (rows[0].groups["stage"] == rows[1].groups["stage"]) == same

@@ -6,12 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from research.projection.jitter import (
-    Jitter,
-    expected_maximum,
-    jitter,
-    spread_of_ranks,
-)
+from research.projection.jitter import Jitter, expected_maximum, jitter, spread_of_ranks
 from workflow_lib.records import RecordError
 
 
@@ -56,7 +51,7 @@ def test_runs_of_one_gpu_are_drawn_together():
 def test_more_ranks_than_steps_are_refused():
     few = Jitter((np.array([0.0, 0.01, -0.01, 0.0]),), ("GPU-1",))
     assert few.slowdown(4) > 0
-    with pytest.raises(RecordError, match="4 steps say nothing of the slowest of 5 ranks"):
+    with pytest.raises(RecordError, match=r"\b4 steps.*\b5 ranks"):
         few.slowdown(5)
     with pytest.raises(RecordError, match="4 steps"):
         few.growth(2, 8)
@@ -101,7 +96,7 @@ def test_only_steps_of_runs_on_one_gpu_count_and_a_drift_is_no_jitter():
     assert jumps.sd == pytest.approx(0.005 * (10 / 8) ** 0.5, rel=0.05)
     assert jumps.autocorrelation < -0.8
 
-    with pytest.raises(RecordError, match="ranks that wait for each other do not show"):
+    with pytest.raises(RecordError, match="wait"):
         jitter(steps, runs.filter(pl.col("gpus") == 2), _gpus(runs))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +19,7 @@ from workflow_lib.feasibility import INTERVAL_KINDS
 from workflow_lib.projection import hierarchical_fit, kinds, step_model
 from workflow_lib.projection.kinds import Group, Widths
 
+FOLDING = "MoE Parallel Folding (Megatron-Core), Table 3"
 #: kind → the share of rows that 90 % intervals hold, of groups that have no part in them
 HELD = {
     "stack": (0.93, 542),
@@ -40,12 +41,11 @@ def test_ends_are_quantiles_of_each_side():
     found = Widths.of("layout", [Group.of("layout", "one", distances[:19])])
     assert found.ends[0.9] == (-3.0, 0.5)
     many = [Group("layout", str(n), 1, (value,)) for n, value in enumerate(distances)]
-    assert Widths.of("layout", many).ends[0.9] == (-1.0, 7.0)
+    widths = Widths.of("layout", many)
     # Half of them: the 30th of 40 from either side. An end is never on the other side of a median.
-    assert Widths.of("layout", many).ends[0.5] == (0.0, 0.5)
-    assert Widths.of("layout", many).interval(2.0, 0.1, 0.9) == pytest.approx(
-        (2 * math.exp(-0.1), 2 * math.exp(0.7))
-    )
+    assert (widths.ends[0.9], widths.ends[0.5]) == ((-1.0, 7.0), (0.0, 0.5))
+    ends = (2 * math.exp(-0.1), 2 * math.exp(0.7))
+    assert widths.interval(2.0, 0.1, 0.9) == pytest.approx(ends)
 
 
 def test_an_interval_of_runs_that_are_often_slower_holds_nine_in_ten():
@@ -101,7 +101,7 @@ def test_a_source_of_three_layouts_of_one_thing_did_not_choose(tmp_path):
     assert untuned(runs) == {"A sweep"}
     # It compares frameworks, and states too little to be predicted.
     shipped = untuned(read_published(PUBLISHED)[0])
-    assert shipped == {"MoE Parallel Folding (Megatron-Core), Table 3"}
+    assert shipped == {FOLDING}
 
 
 @pytest.mark.parametrize("kind", HELD)
@@ -135,14 +135,12 @@ def test_one_outlier_hardly_moves_its_family():
     """NVIDIA's BF16 rows of Grok-1 and Llama 3.1 405B, one of which takes a quarter less."""
     runs, _ = read_published(PUBLISHED)
     layouts, _ = usable(runs, assumed_chunks(runs))
+    models = ("Grok-1 314B", "Llama 3.1 405B")
     family = [
         run
         for run in runs
-        if run.line in layouts
-        and run.step_time_s
-        and run.precision == "BF16"
-        and run.stack == "NVIDIA dgxc-benchmarking"
-        and run.model in ("Grok-1 314B", "Llama 3.1 405B")
+        if run.line in layouts and run.step_time_s and run.precision == "BF16"
+        if run.stack == "NVIDIA dgxc-benchmarking" and run.model in models
     ]
     rows = [published_row(run, layouts[run.line]) for run in family]
     assert len(rows) > 20
@@ -153,12 +151,10 @@ def test_one_outlier_hardly_moves_its_family():
 
     outlier = len(rows) // 2
     before = predicted(rows)
-    moved = dataclasses.replace(rows[outlier], time_s=rows[outlier].time_s * 15.9 / 21.0)
+    moved = replace(rows[outlier], time_s=rows[outlier].time_s * 15.9 / 21.0)
     after = predicted([*rows[:outlier], moved, *rows[outlier + 1 :]])
-    others = [
-        abs(a - b) for n, (a, b) in enumerate(zip(after, before, strict=True)) if n != outlier
-    ]
-    assert max(others) < 0.01
+    moves = [abs(a - b) for a, b in zip(after, before, strict=True)]
+    assert max(moves[:outlier] + moves[outlier + 1 :]) < 0.01
 
 
 def test_clopper_and_pearson():

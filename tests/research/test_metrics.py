@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from research.projection.metrics import (
-    Confusion,
-    Coverage,
-    Errors,
-    Ranking,
-    kendall_tau,
-    regret,
-)
+from research.projection.metrics import Confusion, Coverage, Errors, Ranking, kendall_tau, regret
 
 
 def test_errors():

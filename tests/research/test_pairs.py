@@ -6,15 +6,8 @@ import statistics
 
 import pytest
 
-from benchmarks.measuring.pairs import (
-    NOTHING,
-    Block,
-    interval,
-    order_of_blocks,
-    percentile,
-    slowdowns,
-    steps_of,
-)
+from benchmarks.measuring import pairs
+from benchmarks.measuring.pairs import NOTHING, Block, order_of_blocks, slowdowns, steps_of
 
 
 def test_everything_is_between_two_blocks_of_nothing_and_once_in_each_round():
@@ -49,29 +42,27 @@ def test_a_cost_of_1_percent_is_found_under_a_drift():
     blocks, ends = run(names, {NOTHING: 0.025, "slow": 0.02525}, drift=2e-4)
 
     assert slowdowns(blocks, ends, "slow") == pytest.approx([0.01] * 10, abs=5e-5)
-    assert slowdowns(blocks, ends, "slow", statistics.median) == pytest.approx(
-        [0.01] * 10, abs=5e-4
-    )
+    medians = slowdowns(blocks, ends, "slow", statistics.median)
+    assert medians == pytest.approx([0.01] * 10, abs=5e-4)
     # Nothing against nothing: the first and the last block have no two neighbours.
     assert slowdowns(blocks, ends, NOTHING) == pytest.approx([0.0] * 9, abs=5e-5)
 
 
 def test_an_interval_holds_the_mean_and_narrows_as_pairs_do():
     # Mean 2; standard error √(2.5/5); t(4) = 2.776.
-    wide = interval([0.0, 1.0, 2.0, 3.0, 4.0])
+    wide = pairs.interval([0.0, 1.0, 2.0, 3.0, 4.0])
 
     assert wide.mean == 2.0
-    assert (wide.t_low, wide.t_high) == pytest.approx(
-        (2 - 2.776 * 0.5**0.5, 2 + 2.776 * 0.5**0.5), abs=0.01
-    )
+    half = 2.776 * 0.5**0.5
+    assert (wide.t_low, wide.t_high) == pytest.approx((2 - half, 2 + half), abs=0.01)
     # Of 5⁵ draws, 2.5 % have a mean of at most 0.8, and 2.5 % of at least 3.2.
     assert (wide.low, wide.high) == pytest.approx((0.8, 3.2), abs=0.21)
-    assert interval([1.0, 1.0]).high == 1.0
+    assert pairs.interval([1.0, 1.0]).high == 1.0
     with pytest.raises(ValueError, match="too few"):
-        interval([1.0])
+        pairs.interval([1.0])
 
 
 def test_percentiles_lie_between_neighbours():
-    assert percentile([4.0, 1.0, 2.0, 3.0], 0.5) == 2.5
-    assert percentile(range(101), 0.99) == 99
-    assert percentile([7.0], 0.95) == 7.0
+    assert pairs.percentile([4.0, 1.0, 2.0, 3.0], 0.5) == 2.5
+    assert pairs.percentile(range(101), 0.99) == 99
+    assert pairs.percentile([7.0], 0.95) == 7.0
