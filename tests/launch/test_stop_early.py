@@ -178,6 +178,20 @@ def test_where_the_jobs_script_is_gone_nothing_is_blamed_and_training_ends(paths
     assert not paths.stopped.exists()
 
 
+def test_ranks_that_a_launcher_leaves_after_one_died_are_ended_and_the_death_is_the_cause(paths):
+    # As srun does if slurmctld is away when a rank is killed.
+    runs.leave(paths, 0, "SIGKILL", 10)
+    with subprocess.Popen(["sleep", "600"]) as training:
+        patience = Patience(look_every_s=0.01, fault_s=0.05)
+        stop_early.watch(paths, LIVING, training.pid, patience)
+        assert training.wait() == -signal.SIGTERM
+    assert not paths.stopped.exists()
+    runs.end(paths, "training", training_exit=137)
+    found = outcome.classify(paths, JobState("FAILED"))
+    assert found.outcome is Outcome.ERROR
+    assert "SIGKILL" in found.cause
+
+
 def test_a_launcher_that_hears_no_signal_is_killed(paths):
     deaf = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)"

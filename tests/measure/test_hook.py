@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.measure.runs import ROOT, environment, measure, measured
 
-HOOK = ROOT / "workflow_lib/measure/hook"
+HOOK = ("sitecustomize.py", "triptych_steps.py")
 SET_UP = """
 import torch
 torch.manual_seed(0)
@@ -76,8 +77,9 @@ def run(
     directory: Path, program: str, *flags: str, search: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a program with the hook; its steps go to ``directory``."""
+    hook = beside(directory / "hook")
     variables = {
-        "PYTHONPATH": f"{HOOK}:{search}" if search else str(HOOK),
+        "PYTHONPATH": f"{hook}:{search}" if search else str(hook),
         "TRIPTYCH_STEPS": str(directory),
         "TRIPTYCH_WARMUP_STEPS": "2",
     }
@@ -89,6 +91,14 @@ def run(
         check=True,
         timeout=240,
     )
+
+
+def beside(directory: Path) -> Path:
+    """The directory, with the files that measure copies beside a command."""
+    directory.mkdir()
+    for name in HOOK:
+        shutil.copy(ROOT / "workflow_lib/measure" / name, directory)
+    return directory
 
 
 def steps(directory: Path, name: str = "hook-rank0") -> list[dict[str, str]]:
@@ -169,8 +179,8 @@ def test_without_measure_a_step_is_nothing(tmp_path: Path) -> None:
     program = "import triptych_steps\nwith triptych_steps.step(tokens=1) as s: s.phase('x')"
     subprocess.run(
         [sys.executable, "-c", program],
-        env=environment(PYTHONPATH=str(HOOK)),
+        env=environment(PYTHONPATH=str(beside(tmp_path / "hook"))),
         check=True,
         cwd=tmp_path,
     )
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["hook"]

@@ -25,6 +25,7 @@ from workflow_lib.measure.log_steps import PATTERNS, LogSteps, PatternError, own
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
+#: copied to the run, for Python of the command to find; they import nothing of this package
 _HOOK_FILES = ("sitecustomize.py", "triptych_steps.py")
 MEASURED = "measured.json"
 
@@ -142,7 +143,7 @@ def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, s
     hook = paths.directory / "hook"
     hook.mkdir()
     for name in _HOOK_FILES:
-        (hook / name).write_bytes(_packaged(f"hook/{name}"))
+        (hook / name).write_bytes(_packaged(name))
     search = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
@@ -198,7 +199,7 @@ def _sample(arguments: Sequence[str]) -> int:
 
 
 def _print_steps(_: Sequence[str]) -> int:
-    print(_packaged("hook/triptych_steps.py").decode(), end="")
+    print(_packaged("triptych_steps.py").decode(), end="")
     return 0
 
 

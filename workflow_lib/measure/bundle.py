@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 ENTRY = "workflow_lib.measure.__main__"
 #: a package whose own imports are left out
 EMPTY = "workflow_lib.records"
-HOOK = "workflow_lib/measure/hook"
+#: files that are copied beside the command
+HOOK = ("workflow_lib/measure/sitecustomize.py", "workflow_lib/measure/triptych_steps.py")
 BINDING = "nvidia-ml-py"
 _MAIN = f"import sys\n\nfrom {ENTRY} import run\n\nsys.exit(run(sys.argv[1:]))\n"
 _SHEBANG = b"#!/usr/bin/env python3\n"
@@ -58,8 +59,7 @@ def contents() -> dict[str, bytes]:
     files = {"__main__.py": _MAIN.encode()}
     for name, path in modules_behind(ENTRY).items():
         files[str(path.relative_to(ROOT))] = b"" if name == EMPTY else path.read_bytes()
-    for path in (ROOT / HOOK).glob("*.py"):
-        files[str(path.relative_to(ROOT))] = path.read_bytes()
+    files.update({name: (ROOT / name).read_bytes() for name in HOOK})
     for file in metadata.files(BINDING) or ():
         if file.name == "pynvml.py" or "licenses" in file.parts or file.name == "METADATA":
             files[str(file)] = Path(str(file.locate())).read_bytes()

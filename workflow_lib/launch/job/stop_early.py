@@ -7,6 +7,7 @@
     limits of GPUs were given back      one check
     a node writes no samples            60 s: a shared file system may delay them that long
     a GPU failed, and no step ends      30 s
+    a rank died, and no step ends       30 s: its launcher may wait for a controller that is away
     no step ends                        120 s, or ten times the slowest step if that is longer
     the first two steps do not end      1800 s: the model is built and compiled then
 
@@ -80,13 +81,19 @@ class Watch:
         self._steps = 0
         self._slowest_step_s = 0.0
         self._seen_s = 0.0
+        self._still_s = 0.0
+
+    @property
+    def rank_died(self) -> bool:
+        """Whether a rank has died, and no step has ended since. Its own record says how."""
+        return self._still_s >= self._patience.fault_s and any(self._paths.exits.glob("*.json"))
 
     def look(self, passed_s: float) -> StopRecord | None:
         """Check the run, ``passed_s`` s after the last check. Returns why to stop it, or None."""
         self._seen_s += passed_s
         steps = self._steps_done()
         before_s = self._stepped.seconds(self._steps, self._seen_s)
-        still_s = self._stepped.seconds(steps, self._seen_s)
+        still_s = self._still_s = self._stepped.seconds(steps, self._seen_s)
         if steps > self._steps >= 2:
             self._slowest_step_s = max(self._slowest_step_s, before_s / (steps - self._steps))
         self._steps = steps
@@ -201,6 +208,9 @@ def watch(
         # If this process was suspended or starved of CPU, it saw nothing in that time.
         passed_s = min(time.monotonic() - before_s, 2 * patience.look_every_s)
         stop = watching.look(passed_s)
+        if watching.rank_died:
+            _end(training, patience)
+            return
     print(f"triptych: {stop.cause}", file=sys.stderr, flush=True)
     try:
         records.write_json(paths.stopped, stop)
