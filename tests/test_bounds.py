@@ -57,12 +57,7 @@ def test_yaml_that_would_take_for_ever_is_refused(study_directory, text, said):
     [
         ("sweeps/smoke.yaml", "repeats", "repeats: 1000000000", "less than or equal to 1000"),
         ("sweeps/parallelism.yaml", "dp", "dp: 1000000000000", "less than or equal to 1000000"),
-        (
-            "models/llama3-8b.yaml",
-            "layers",
-            "layers: 1000000000",
-            "less than or equal to 100000",
-        ),
+        ("models/llama3-8b.yaml", "layers", "layers: 1000000000", "less than or equal to 100000"),
     ],
 )
 def test_counts_beyond_any_machine_are_refused(study_directory, edit, file, key, new, said):

@@ -381,18 +381,10 @@ def test_limits_are_part_of_the_cell(limited):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (
-            "gpu_settings: allowed",
-            "gpu_settings: forbidden",
-            "config/platforms/h200.yaml",
-        ),
+        ("gpu_settings: allowed", "gpu_settings: forbidden", "config/platforms/h200.yaml"),
         ("telemetry: nvidia", "telemetry: amd", "NVIDIA GPUs alone"),
         ("telemetry: nvidia", "telemetry: auto", "NVIDIA GPUs alone"),
-        (
-            "container: null",
-            "container: {runtime: pyxis, image: i}",
-            "a container lack",
-        ),
+        ("container: null", "container: {runtime: pyxis, image: i}", "a container lack"),
     ],
 )
 def test_limits_are_refused_where_no_job_can_set_them(limited, edit, old, new, expected):

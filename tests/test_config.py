@@ -6,10 +6,7 @@ import pytest
 
 from tests.conftest import load_sound
 from workflow_lib import cells, formulas, plan
-from workflow_lib.config import (
-    Invocation,
-    sbatch,
-)
+from workflow_lib.config import Invocation, sbatch
 from workflow_lib.config.mistakes import nearest
 from workflow_lib.study import ConfigError, checked, load_study, lookup
 from workflow_lib.yaml_files import read_yaml
@@ -207,7 +204,7 @@ MISTAKES = {
         (
             *("workload: inference, zero_stage: 0, generated", "zero_stage: 0, generated"),
             *("matrix.2 gives generated_tokens", ": inference;"),
-        ),
+        )
     ],
     "sweeps/evidence-data.yaml": [
         ("python-sources]", "python-source]", "matrix.0.data:", "'python-source';"),
@@ -261,17 +258,17 @@ MISTAKES = {
         ("published:\n", "published: 8\nx:\n", "published:", "dictionary", "not 8"),
     ],
     "models/mixtral-tiny.yaml": [
-        ("per_token: 2", "per_token: 5", "experts_per_token", "between 1 and", "(4)", "not 5"),
+        ("per_token: 2", "per_token: 5", "experts_per_token", "between 1 and", "(4)", "not 5")
     ],
     "models/gpt3-175b.yaml": [
         ("family: gpt", "family: gpt\nrotary_base: 1.0e+6", "a gpt model", "no rotary_base"),
         ("family: gpt", "family: gpt\ntied_embeddings: true", "a gpt model", "tied_embeddings out"),
     ],
     "models/mixtral-8x7b.yaml": [
-        ("layers: 32", "layers: 32\nactivation: gelu", "activation gelu", "mixtral", "silu"),
+        ("layers: 32", "layers: 32\nactivation: gelu", "activation gelu", "mixtral", "silu")
     ],
     "data/python-sources.yaml": [
-        ("[python-standard-library]", "[]", "data", "tokenizer", "sources"),
+        ("[python-standard-library]", "[]", "data", "tokenizer", "sources")
     ],
 }
 

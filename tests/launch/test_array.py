@@ -17,14 +17,7 @@ from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch import array, job_script, script_place, snapshot
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import (
-    Cell,
-    JobRecord,
-    Outcome,
-    OutcomeRecord,
-    RunPaths,
-    SubmissionRecord,
-)
+from workflow_lib.records import Cell, JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
 
 
 class Sbatch:

@@ -317,11 +317,7 @@ def test_sacct_tells_codes_reason_and_the_failed_node(cluster, made):
     made.state("1")
     next_period()
     assert made.state("1") == JobState(
-        "NODE_FAIL",
-        reason="NodeDown",
-        exit_code="1:0",
-        step_exit_code="0:9",
-        failed_node="h200-2",
+        "NODE_FAIL", reason="NodeDown", exit_code="1:0", step_exit_code="0:9", failed_node="h200-2"
     )
 
 

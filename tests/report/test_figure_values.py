@@ -201,11 +201,7 @@ def test_ranks_that_trace_no_step_and_small_classes_are_told_apart_from_zero() -
 def test_traffic_is_bytes_of_both_directions_over_the_measured_time() -> None:
     cell = known()
     rows = [
-        {
-            **row,
-            "gpu_link_sent_bytes": 3e12,
-            "gpu_link_received_bytes": 1e12,
-        }
+        {**row, "gpu_link_sent_bytes": 3e12, "gpu_link_received_bytes": 1e12}
         for row in gpu_rows(cell, 1, random.Random(1))
     ]
     runs = (run_row(cell, 1, measured_duration_s=20.0),)

@@ -70,11 +70,7 @@ def test_gains_are_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("times_s", "verdict"),
-    [
-        ([1.94, 1.94, 1.94], "holds"),
-        ([2.0, 2.002, 1.998], "wrong"),
-        ([1.8, 2.2, 2.0], "undecided"),
-    ],
+    [([1.94, 1.94, 1.94], "holds"), ([2.0, 2.002, 1.998], "wrong"), ([1.8, 2.2, 2.0], "undecided")],
 )
 def test_the_verdict_is_by_both_intervals(times_s: list[float], verdict: str) -> None:
     assert shown(runs(times_s, [0.5, 0.5, 0.5]))[0][2].partition(":")[0] == verdict

@@ -354,11 +354,7 @@ def test_ipmi_tells_what_hwmon_lacks(root: Path, ipmitool: Path) -> None:
     host = Host(root)
     assert "node_power_w" not in host.missing
     found = next_reading(host, "node_power_w", "inlet_temperature_c", "fan_speed_rpm")
-    assert found == {
-        "node_power_w": 1830.0,
-        "inlet_temperature_c": 22.0,
-        "fan_speed_rpm": 5000.0,
-    }
+    assert found == {"node_power_w": 1830.0, "inlet_temperature_c": 22.0, "fan_speed_rpm": 5000.0}
     host.close()
 
 

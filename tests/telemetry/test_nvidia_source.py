@@ -93,10 +93,7 @@ def test_a_reading_that_only_one_gpu_lacks_names_it(played: Played) -> None:
 
 
 def test_a_gpu_without_power_is_refused(played: Played) -> None:
-    with (
-        pytest.raises(TelemetryError, match="Not Supported"),
-        played.source(power_1=None),
-    ):
+    with pytest.raises(TelemetryError, match="Not Supported"), played.source(power_1=None):
         pass
 
 

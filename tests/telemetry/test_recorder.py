@@ -84,9 +84,7 @@ def test_where_the_driver_keeps_2_4_s_all_samples_come_in_batches_of_two_seconds
     assert len(driver.calls[0]) == 10
 
 
-def test_where_it_keeps_fewer_they_come_every_second_from_the_first_loss_on(
-    tmp_path: Path,
-) -> None:
+def test_where_it_keeps_fewer_they_come_every_second_from_the_first_loss_on(tmp_path: Path) -> None:
     driver = Driver(kept_s=1.2)
     times = recorded(tmp_path, driver, 20)
     holes = [a for a, b in itertools.pairwise(times) if b - a > EVERY_US]

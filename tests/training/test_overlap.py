@@ -130,9 +130,7 @@ def renumbered(events):
 def test_1f1b_is_as_drawn_by_hand():
     first, last = one_forward_one_backward(ranks=2, micro_batches=3)
 
-    assert first == [
-        *(("F", 0), ("F", 1), None, ("B", 0), ("F", 2), ("B", 1), None, ("B", 2)),
-    ]
+    assert first == [*(("F", 0), ("F", 1), None, ("B", 0), ("F", 2), ("B", 1), None, ("B", 2))]
     assert last == [None, ("F", 0), ("B", 0), ("F", 1), ("B", 1), ("F", 2), ("B", 2)]
 
 
