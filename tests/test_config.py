@@ -277,9 +277,7 @@ MISTAKES = {
     ("name", "old", "new", "begins", "words"),
     [(name, *row[:3], row[3:]) for name, rows in MISTAKES.items() for row in rows],
 )
-def test_a_mistake_is_answered_with_file_key_and_remedy(
-    study_directory, edit, name, old, new, begins, words
-):
+def test_a_mistake_names_file_key_and_remedy(study_directory, edit, name, old, new, begins, words):
     path = edit(name, old, new)
     lines = refusal(study_directory).splitlines()
     of_key = [line for line in lines if line.startswith(f"{path}: {begins}")]
@@ -302,7 +300,7 @@ def test_a_mistake_is_answered_with_file_key_and_remedy(
         ("platforms/h200.yaml", "python: .venv", "python: /$MY_TOKEN", "python", "what it stands"),
     ],
 )
-def test_a_path_that_only_a_shell_would_complete_is_refused_with_the_whole_one(
+def test_a_path_for_a_shell_is_refused(
     study_directory, edit, monkeypatch, name, old, new, key, instead
 ):
     monkeypatch.setenv("HOME", "/home/me")
@@ -469,9 +467,7 @@ def test_a_named_sweep_is_planned_beside_a_bad_file(study_directory, capsys, nam
         ("config.yaml", "made_up: 1", "config.yaml"),
     ],
 )
-def test_a_platforms_plan_goes_on_without_what_is_bad_and_fails(
-    study_directory, capsys, name, text, lacking
-):
+def test_a_plan_goes_on_without_what_is_bad(study_directory, capsys, name, text, lacking):
     (study_directory / name).write_text(text, encoding="utf-8")
     assert plan.main(["--config", str(study_directory), "--platform", "h200"]) == 1
     printed = capsys.readouterr()

@@ -671,9 +671,7 @@ def test_what_is_not_cancelled_is_said_to_go_on(waiting, slurm_paths, commands, 
     assert not slurm_paths.failure.exists()
 
 
-def test_a_job_that_no_node_launched_is_cancelled_and_tried_again(
-    slurm_paths, commands, monkeypatch
-):
+def test_a_job_that_no_node_launched_is_tried_again(slurm_paths, commands, monkeypatch):
     """As after slurmctld died while it launched the job: a node calls the next try a duplicate."""
     monkeypatch.setattr(job_wait, "HELD_FOR_S", 0.3)
     monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.1)
@@ -695,9 +693,7 @@ def test_a_job_that_no_node_launched_is_cancelled_and_tried_again(
     ("number", "code"),
     [(signal.SIGTERM, 143), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGKILL, -signal.SIGKILL)],
 )
-def test_other_signals_leave_the_job_to_the_next_invocation(
-    waiting, slurm_paths, commands, number, code
-):
+def test_other_signals_leave_the_job(waiting, slurm_paths, commands, number, code):
     waiting.send_signal(number)
     waiting.communicate(timeout=120)
     assert waiting.returncode == code
@@ -724,9 +720,7 @@ UNWILLING = {
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("unwilling", UNWILLING)
-def test_a_signal_ends_the_wait_for_a_controller_that_takes_no_job(
-    slurm_paths, commands, unwilling, number, code, capfd
-):
+def test_a_signal_ends_the_wait_to_submit(slurm_paths, commands, unwilling, number, code, capfd):
     sbatch, squeue, last = UNWILLING[unwilling]
     called = commands.directory / "called"
     for name, script in {"sbatch": sbatch, "squeue": squeue, "sacct": "exit 1"}.items():

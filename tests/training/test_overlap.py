@@ -151,9 +151,7 @@ class Stream:
         (sharding.AloneReduceScatter, "reduce_scatter_tensor"),
     ],
 )
-def test_a_lone_collective_stands_between_the_compute_before_and_after_it(
-    collective, function, monkeypatch
-):
+def test_a_lone_collective_stands_between_computations(collective, function, monkeypatch):
     events = []
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("transfer", events))
     monkeypatch.setattr(torch.cuda, "default_stream", lambda _: Stream("compute", events))
