@@ -24,13 +24,11 @@ def directory(module: str) -> str:
     return module if is_package else module.rpartition(".")[0]
 
 
-def test_modules_do_not_import_in_circles(imports: dict[str, set[str]]) -> None:
+def test_modules_do_not_import_in_circles(imports):
     TopologicalSorter(imports).prepare()
 
 
-def test_directories_beside_each_other_do_not_import_in_circles(
-    imports: dict[str, set[str]],
-) -> None:
+def test_directories_beside_each_other_do_not_import_in_circles(imports):
     rooms: dict[str, set[str]] = {}
     for module, imported in imports.items():
         room = directory(module)
@@ -40,10 +38,10 @@ def test_directories_beside_each_other_do_not_import_in_circles(
     TopologicalSorter(rooms).prepare()
 
 
-def test_a_circle_is_refused() -> None:
+def test_a_circle_is_refused():
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"b"}}).prepare()
 
 
-def test_the_package_itself_imports_nothing(imports: dict[str, set[str]]) -> None:
+def test_the_package_itself_imports_nothing(imports):
     assert imports["workflow_lib"] == set()

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,7 +138,7 @@ def lacking_a_field(run: Path) -> None:
     ],
     ids=lambda spoil: spoil.__name__,
 )
-def test_what_was_changed_is_said(run: Path, spoil: Callable[[Path], None]):
+def test_what_was_changed_is_said(run, spoil):
     assert said(run) == []
     spoil(run)
     assert said(run)

@@ -85,7 +85,7 @@ def each_axis() -> list[Any]:
     return [pytest.param(axis, id=name) for name, axis in AXES.items()]
 
 
-def test_every_field_of_a_cell_is_an_axis() -> None:
+def test_every_field_of_a_cell_is_an_axis():
     fields = set()
     for part in dataclasses.fields(Cell):
         kind = typing.get_type_hints(Cell)[part.name]
@@ -97,12 +97,12 @@ def test_every_field_of_a_cell_is_an_axis() -> None:
 
 
 @pytest.mark.parametrize("axis", each_axis())
-def test_an_axis_is_a_column_of_every_table_of_cells(axis: CellAxis) -> None:
+def test_an_axis_is_a_column_of_every_table_of_cells(axis):
     for table in (PLAN, RUNS, CELLS):
         assert axis.column in table
 
 
-def test_the_kind_of_data_is_said_only_if_their_name_does_not_tell_cells_apart() -> None:
+def test_the_kind_of_data_is_said_only_if_their_name_does_not_tell_cells_apart():
     one, other = pair(AXES["data"])
     kinds = [{**one, "data_kind": "synthetic"}, {**other, "data_kind": "text"}]
     assert cell_axes.differing(kinds) == ["data"]
@@ -111,7 +111,7 @@ def test_the_kind_of_data_is_said_only_if_their_name_does_not_tell_cells_apart()
     assert cell_axes.differing(changed_since) == ["data", "data_definition"]
 
 
-def test_a_cell_that_waits_for_cool_gpus_is_told_from_one_that_does_not() -> None:
+def test_a_cell_that_waits_for_cool_gpus_is_told_from_one_that_does_not():
     one, other = pair(AXES["cool_down_limit_s"])
     cooled = [one, {**other, "cool_down_limit_s": 90.0, "cool_down_to_c": 37.0}]
     assert cell_axes.differing(cooled) == ["cool_down_limit_s"]
@@ -126,7 +126,7 @@ def test_a_cell_that_waits_for_cool_gpus_is_told_from_one_that_does_not() -> Non
 
 
 @pytest.mark.parametrize("axis", each_axis())
-def test_cells_that_differ_in_an_axis_are_called_by_it(axis: CellAxis) -> None:
+def test_cells_that_differ_in_an_axis_are_called_by_it(axis):
     cells = pair(axis)
     assert cell_axes.differing(cells) == [axis.name]
     told = labels(cells)
@@ -135,7 +135,7 @@ def test_cells_that_differ_in_an_axis_are_called_by_it(axis: CellAxis) -> None:
 
 @pytest.mark.parametrize("figure", VARIED)
 @pytest.mark.parametrize("axis", each_axis())
-def test_a_group_of_a_figure_differs_in_its_axes_alone(axis: CellAxis, figure: str) -> None:
+def test_a_group_of_a_figure_differs_in_its_axes_alone(axis, figure):
     free = cell_axes.varied_by(figure)
     variants = {"recomputation": ("none", "full"), "overlap": (False, True)}
     variants["micro_batch_size"] = (1, 4)
@@ -164,7 +164,7 @@ def cells_of(item: Any) -> list[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("axis", each_axis())
-def test_every_figure_has_both_cells_and_says_which_is_which(axis: CellAxis) -> None:
+def test_every_figure_has_both_cells_and_says_which_is_which(axis):
     options = [{"recomputation": "none"}, {"recomputation": "full"}, {"micro_batch_size": 4}]
     cells = {cell["cell"]: cell for each in options for cell in pair(axis, **each)}
     # Where the axis itself is varied, each option has both of its values.
@@ -189,7 +189,7 @@ def test_every_figure_has_both_cells_and_says_which_is_which(axis: CellAxis) -> 
 
 
 @pytest.mark.parametrize("axis", each_axis())
-def test_only_how_a_cell_does_its_work_competes_for_the_best(axis: CellAxis) -> None:
+def test_only_how_a_cell_does_its_work_competes_for_the_best(axis):
     cells = pair(axis)
     side = Side("made", "made", tuple(cells), ())
     found = summary.groups(cells, {cell["cell"]: cell["cell"] for cell in cells}, side)
@@ -199,7 +199,7 @@ def test_only_how_a_cell_does_its_work_competes_for_the_best(axis: CellAxis) -> 
 
 
 @pytest.mark.parametrize("axis", each_axis())
-def test_what_two_sweeps_may_differ_in_to_show_the_same_cell(axis: CellAxis) -> None:
+def test_what_two_sweeps_may_differ_in_to_show_the_same_cell(axis):
     a, b = pair(axis)
     matches = {pair.match for pair in layout_pairs([a], [b])}
     expected = {"dp": "other_replicas", "pp": "other_stages", "nodes": "same_layout"}
@@ -214,7 +214,7 @@ def test_what_two_sweeps_may_differ_in_to_show_the_same_cell(axis: CellAxis) -> 
     assert bool(best_pairs([a], [b])) == compete
 
 
-def test_a_sweep_can_exclude_by_every_option_and_degree() -> None:
+def test_a_sweep_can_exclude_by_every_option_and_degree():
     settable = {
         name
         for name, axis in AXES.items()

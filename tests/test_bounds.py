@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -57,12 +56,7 @@ def test_yaml_that_would_take_for_ever_is_refused(study_directory, text, said):
     [
         ("sweeps/smoke.yaml", "repeats", "repeats: 1000000000", "less than or equal to 1000"),
         ("sweeps/parallelism.yaml", "dp", "dp: 1000000000000", "less than or equal to 1000000"),
-        (
-            "models/llama3-8b.yaml",
-            "layers",
-            "layers: 1000000000",
-            "less than or equal to 100000",
-        ),
+        ("models/llama3-8b.yaml", "layers", "layers: 1000000000", "less than or equal to 100000"),
     ],
 )
 def test_counts_beyond_any_machine_are_refused(study_directory, edit, file, key, new, said):
@@ -105,14 +99,14 @@ def test_a_matrix_that_multiplies_beyond_bounds_is_refused_before_it_does(study_
     ],
     ids=["depth", "infinite", "nan", "65 bits", "digits", "surrogate", "size", "values"],
 )
-def test_json_that_no_record_is_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_json_that_no_record_is_is_refused(tmp_path, text, said):
     path = tmp_path / "record.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RecordError, match=rf"record\.json: .*({said})"):
         read_json(path)
 
 
-def test_a_pipe_in_the_place_of_a_record_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_a_record_is_refused_and_not_waited_for(tmp_path):
     path = tmp_path / "record.json"
     os.mkfifo(path)
     with pytest.raises(RecordError, match=r"record\.json: .* pipe"):
@@ -128,7 +122,7 @@ def test_a_pipe_in_the_place_of_a_record_is_refused_and_not_waited_for(tmp_path:
         ("nodes", 3, "2 ranks do not fit 3 nodes of 2 GPUs"),
     ],
 )
-def test_a_cell_that_cannot_be_is_refused(tmp_path: Path, key, value, said) -> None:
+def test_a_cell_that_cannot_be_is_refused(tmp_path, key, value, said):
     paths = Run().write(tmp_path / "run1")
     plain = json.loads(paths.cell.read_text(encoding="utf-8"))
     paths.cell.write_text(json.dumps(plain | {key: value}), encoding="utf-8")
@@ -138,9 +132,7 @@ def test_a_cell_that_cannot_be_is_refused(tmp_path: Path, key, value, said) -> N
 
 
 @pytest.mark.parametrize("words", ["two\n# daemons", "\x1b[2J", "", "a" * 5_000])
-def test_a_cell_of_which_something_else_than_a_line_is_emulated_is_refused(
-    tmp_path: Path, words: str
-) -> None:
+def test_a_cell_of_which_something_else_than_a_line_is_emulated_is_refused(tmp_path, words):
     paths = Run().write(tmp_path / "run1")
     plain = json.loads(paths.cell.read_text(encoding="utf-8"))
     plain["hardware"]["emulated"] = words
@@ -152,7 +144,7 @@ def test_a_cell_of_which_something_else_than_a_line_is_emulated_is_refused(
     assert read_record(paths.cell, Cell).emulated == "two daemons"
 
 
-def test_a_field_of_a_csv_file_longer_than_any_is_refused(tmp_path: Path) -> None:
+def test_a_field_of_a_csv_file_longer_than_any_is_refused(tmp_path):
     paths = Run().write(tmp_path / "run1")
     with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
         stream.write("x" * 200_000 + "\n")
@@ -160,7 +152,7 @@ def test_a_field_of_a_csv_file_longer_than_any_is_refused(tmp_path: Path) -> Non
         reduce_run(paths.directory)
 
 
-def test_a_trace_that_unpacks_to_a_bomb_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_a_trace_that_unpacks_to_a_bomb_is_not_read_to_its_end(tmp_path):
     path = tmp_path / "rank0.json.gz"
     with gzip.open(path, "wb") as stream:
         stream.write(b'{"traceEvents": [')
@@ -172,7 +164,7 @@ def test_a_trace_that_unpacks_to_a_bomb_is_not_read_to_its_end(tmp_path: Path) -
     assert trace.bytes_read <= most < 60 * 9 * 200_000
 
 
-def test_a_trace_of_damaged_events_is_given_up(tmp_path: Path) -> None:
+def test_a_trace_of_damaged_events_is_given_up(tmp_path):
     path = tmp_path / "rank0.json"
     path.write_bytes(b'{"traceEvents": [' + b'{"a": x}, ' * 400_000 + b'{"a": 1}]}')
     began_s = time.process_time()
@@ -181,7 +173,7 @@ def test_a_trace_of_damaged_events_is_given_up(tmp_path: Path) -> None:
     assert any("events are damaged" in note for note in trace.notes)
 
 
-def test_an_archive_that_unpacks_to_a_bomb_is_refused(tmp_path: Path) -> None:
+def test_an_archive_that_unpacks_to_a_bomb_is_refused(tmp_path):
     archive = tmp_path / "bomb.zip"
     write_bag(archive, {}, {}, {"a.csv": "0" * (200 << 20)}, {}, 1.7e9)
     with pytest.raises(ArchiveError, match="over 100 times"):
@@ -189,7 +181,7 @@ def test_an_archive_that_unpacks_to_a_bomb_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "into").exists()
 
 
-def test_an_archive_whose_files_lie_too_deep_is_refused(tmp_path: Path) -> None:
+def test_an_archive_whose_files_lie_too_deep_is_refused(tmp_path):
     archive = tmp_path / "deep.zip"
     with zipfile.ZipFile(archive, "w") as target:
         target.writestr("a/" * 2000 + "b", "")
@@ -201,14 +193,14 @@ def test_an_archive_whose_files_lie_too_deep_is_refused(tmp_path: Path) -> None:
     ("plain", "said"),
     [([], "expected the version of each package"), ({"polars": 1}, "'polars' is 1, expected a")],
 )
-def test_versions_that_are_none_are_refused(tmp_path: Path, plain, said) -> None:
+def test_versions_that_are_none_are_refused(tmp_path, plain, said):
     path = tmp_path / "versions.json"
     path.write_text(json.dumps(plain), encoding="utf-8")
     with pytest.raises(RecordError, match=said):
         versions.read_versions(path)
 
 
-def test_what_a_record_quotes_obeys_no_terminal(tmp_path: Path) -> None:
+def test_what_a_record_quotes_obeys_no_terminal(tmp_path):
     run = Run().write(tmp_path / "cells" / "a" / "b" / "\x1b[31mc" / "run1")
     run.cell.write_text('{"\x9b31m": 1}', encoding="utf-8")
     done = subprocess.run(
@@ -223,7 +215,7 @@ def test_what_a_record_quotes_obeys_no_terminal(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_every_bound_has_words(tmp_path: Path) -> None:
+def test_every_bound_has_words(tmp_path):
     for name, bound in records.bounds.all_bounds().items():
         assert bound.most > 0, name
         assert bound.what, name

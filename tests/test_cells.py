@@ -292,17 +292,13 @@ def ids(directory):
         ),
     ],
 )
-def test_what_does_not_change_a_cells_training_keeps_its_directory(
-    study_directory, edit, name, old, new
-):
+def test_other_options_keep_the_directory(study_directory, edit, name, old, new):
     before = ids(study_directory)
     edit(name, old, new)
     assert ids(study_directory) == before
 
 
-def test_what_a_platform_emulates_is_stated_or_read_from_what_nccl_is_kept_from(
-    study_directory, edit
-):
+def test_what_a_platform_emulates_is_stated_or_read_from_nccl(study_directory, edit):
     def said(directory):
         cells = expanded(directory, "optimisation")["optimisation-h200"].cells
         return {planned.cell.emulated for planned in cells}
@@ -333,9 +329,7 @@ def test_the_shipped_platforms_of_emulated_nodes_say_so(sweeps, name):
         ("platforms/h200.yaml", "NCCL_DEBUG: WARN", "NCCL_ALGO: Ring", "h200/"),
     ],
 )
-def test_what_changes_a_cells_training_moves_exactly_its_directory(
-    study_directory, edit, name, old, new, moved
-):
+def test_what_changes_training_moves_the_directory(study_directory, edit, name, old, new, moved):
     before = ids(study_directory)
     edit(name, old, new)
     after = ids(study_directory)
@@ -381,18 +375,10 @@ def test_limits_are_part_of_the_cell(limited):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (
-            "gpu_settings: allowed",
-            "gpu_settings: forbidden",
-            "config/platforms/h200.yaml",
-        ),
+        ("gpu_settings: allowed", "gpu_settings: forbidden", "config/platforms/h200.yaml"),
         ("telemetry: nvidia", "telemetry: amd", "NVIDIA GPUs alone"),
         ("telemetry: nvidia", "telemetry: auto", "NVIDIA GPUs alone"),
-        (
-            "container: null",
-            "container: {runtime: pyxis, image: i}",
-            "a container lack",
-        ),
+        ("container: null", "container: {runtime: pyxis, image: i}", "a container lack"),
     ],
 )
 def test_limits_are_refused_where_no_job_can_set_them(limited, edit, old, new, expected):
@@ -573,9 +559,7 @@ def cell_of_protocol(study_directory, edit):
     return planned
 
 
-def test_a_cool_down_is_to_a_distance_from_the_platforms_idle_temperature(
-    cell_of_protocol, nothing_projected, edit
-):
+def test_a_cool_down_is_to_a_distance_from_idle(cell_of_protocol, nothing_projected, edit):
     plain = cell_of_protocol("  sample_rate_hz: 10\n")
     assert plain.cell.telemetry.cool_down_to_c is None
     assert plain.cell.telemetry.cool_down_limit_s == 0
@@ -662,9 +646,7 @@ def test_rates_that_alternate_are_the_cells(cell_of_protocol):
     assert cell_of_protocol("  sample_rate_hz: 50\n").cell.telemetry.interleaved_rates_hz == ()
 
 
-def test_too_few_steps_for_two_rounds_of_sampling_rates_are_refused(
-    cell_of_protocol, nothing_projected
-):
+def test_too_few_steps_for_two_rounds_are_refused(cell_of_protocol, nothing_projected):
     # 6·7.505e9 + 6·32·4096·8192 FLOPs a token, 8·8192 tokens a step, over 8 × 989.4e12 × 0.4:
     # 600 steps of 1.0655 s are 639 s. Two rounds of three rates are six blocks.
     rates = "  interleaved_rates_hz: [0, 1, 50]\n"

@@ -65,9 +65,7 @@ def test_a_python_that_is_not_there_fails(tmp_path, study_directory, edit, capsy
     assert "/nowhere/python" in capsys.readouterr().out
 
 
-def test_a_mistake_in_the_file_is_told_before_anything_is_written(
-    tmp_path, study_directory, edit, capsys
-):
+def test_a_mistake_is_told_before_anything_is_written(tmp_path, study_directory, edit, capsys):
     path = edit("platforms/local.yaml", "python: .venv", "python: ~/venv")
     arguments = ["--config", str(study_directory), "--results", str(tmp_path / "results")]
     assert check.main([*arguments, "--platform", "local"]) == 1

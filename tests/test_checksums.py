@@ -29,27 +29,25 @@ def made(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_sha256sum_reads_them(tmp_path: Path, made: list[Path]) -> None:
+def test_sha256sum_reads_them(tmp_path, made):
     command = ["sha256sum", "--check", "--strict", ".made.sha256"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_as_it_was_made_is_not_damaged(tmp_path: Path, made: list[Path]) -> None:
+def test_what_is_as_it_was_made_is_not_damaged(tmp_path, made):
     assert damaged(tmp_path / ".made.sha256", made) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\1" * 500, b"\1" * 999 + b"\3"])
-def test_one_that_is_cut_or_flipped_is_whatever_its_time(
-    tmp_path: Path, made: list[Path], content: bytes
-) -> None:
+def test_one_that_is_cut_or_flipped_is_whatever_its_time(tmp_path, made, content):
     before = made[1].stat()
     made[1].write_bytes(content)
     os.utime(made[1], ns=(before.st_atime_ns, before.st_mtime_ns))
     assert damaged(tmp_path / ".made.sha256", made) == [made[1]]
 
 
-def test_one_that_is_gone_or_no_file_is(tmp_path: Path, made: list[Path]) -> None:
+def test_one_that_is_gone_or_no_file_is(tmp_path, made):
     made[0].unlink()
     assert damaged(tmp_path / ".made.sha256", made) == [made[0]]
     os.mkfifo(made[0])
@@ -57,20 +55,18 @@ def test_one_that_is_gone_or_no_file_is(tmp_path: Path, made: list[Path]) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\n", b"0  ../../x\n0  /etc/passwd\n"])
-def test_where_the_checksums_are_damaged_all_is(
-    tmp_path: Path, made: list[Path], content: bytes
-) -> None:
+def test_where_the_checksums_are_damaged_all_is(tmp_path, made, content):
     (tmp_path / ".made.sha256").write_bytes(content)
     assert damaged(tmp_path / ".made.sha256", made) == made
 
 
-def test_without_checksums_nothing_is_known_to_be_damaged(tmp_path: Path, made: list[Path]) -> None:
+def test_without_checksums_nothing_is_known_to_be_damaged(tmp_path, made):
     (tmp_path / ".made.sha256").unlink()
     made[0].write_bytes(b"")
     assert damaged(tmp_path / ".made.sha256", made) == []
 
 
-def test_an_outcome_that_nobody_can_read_is_damaged_and_no_other(tmp_path: Path) -> None:
+def test_an_outcome_that_nobody_can_read_is_damaged_and_no_other(tmp_path):
     ended = OutcomeRecord(
         outcome=Outcome.COMPLETED,
         cause="all ranks ended in order",

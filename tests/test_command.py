@@ -160,9 +160,7 @@ class RanError(Exception):
         (["smoke-local"], 1, [], True),
     ],
 )
-def test_the_first_run_on_a_platform_of_slurm_waits_for_its_check(
-    argv, failed, checked, ran, tmp_path, monkeypatch
-):
+def test_a_first_run_waits_for_its_check(argv, failed, checked, ran, tmp_path, monkeypatch):
     def became(*_: object) -> None:
         raise RanError
 

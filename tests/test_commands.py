@@ -21,24 +21,24 @@ def sh(text: str, timeout_s: float = LONG_S) -> commands.CommandResult:
     return commands.run(["sh", "-c", text], timeout_s)
 
 
-def test_an_answer_has_both_streams_and_how_the_command_ended() -> None:
+def test_an_answer_has_both_streams_and_how_the_command_ended():
     assert sh("echo a; printf 'gr\\374n' >&2; exit 3") == commands.CommandResult(
         3, "a\n", "gr\ufffdn"
     )
 
 
-def test_what_is_within_the_bound_comes_whole() -> None:
+def test_what_is_within_the_bound_comes_whole():
     most = bounds.COMMAND_BYTES.most
     assert len(sh(f"head -c {most} /dev/zero").output) == most
 
 
 @pytest.mark.parametrize("stream", ["", ">&2"])
-def test_a_command_that_prints_without_end_is_ended(stream: str) -> None:
+def test_a_command_that_prints_without_end_is_ended(stream):
     with pytest.raises(commands.TooMuchError, match="printed over 64 MiB"):
         sh(f"yes {stream}")
 
 
-def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+def test_one_that_hangs_is_ended_with_what_it_started(tmp_path):
     pid = tmp_path / "pid"
     with pytest.raises(subprocess.TimeoutExpired):
         sh(f"sleep {LONG_S} & echo $! >{pid}.new; mv {pid}.new {pid}; wait", 2.0)
@@ -50,7 +50,7 @@ def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
                 gone.set()
 
 
-def test_a_command_that_is_not_there_is_an_error() -> None:
+def test_a_command_that_is_not_there_is_an_error():
     with pytest.raises(FileNotFoundError):
         commands.run(["/no such command"], LONG_S)
 
@@ -64,7 +64,7 @@ def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("endless")
-def test_slurm_that_prints_without_end_gives_no_answer(tmp_path: Path) -> None:
+def test_slurm_that_prints_without_end_gives_no_answer(tmp_path):
     with pytest.raises(queries.NoAnswerError, match=r"squeue: .* 64 MiB"):
         queries.squeue(["1"])
     with pytest.raises(queries.NoAnswerError, match=r"sacct: .* 64 MiB"):

@@ -6,10 +6,7 @@ import pytest
 
 from tests.conftest import load_sound
 from workflow_lib import cells, formulas, plan
-from workflow_lib.config import (
-    Invocation,
-    sbatch,
-)
+from workflow_lib.config import Invocation, sbatch
 from workflow_lib.config.mistakes import nearest
 from workflow_lib.study import ConfigError, checked, load_study, lookup
 from workflow_lib.yaml_files import read_yaml
@@ -207,7 +204,7 @@ MISTAKES = {
         (
             *("workload: inference, zero_stage: 0, generated", "zero_stage: 0, generated"),
             *("matrix.2 gives generated_tokens", ": inference;"),
-        ),
+        )
     ],
     "sweeps/evidence-data.yaml": [
         ("python-sources]", "python-source]", "matrix.0.data:", "'python-source';"),
@@ -261,17 +258,17 @@ MISTAKES = {
         ("published:\n", "published: 8\nx:\n", "published:", "dictionary", "not 8"),
     ],
     "models/mixtral-tiny.yaml": [
-        ("per_token: 2", "per_token: 5", "experts_per_token", "between 1 and", "(4)", "not 5"),
+        ("per_token: 2", "per_token: 5", "experts_per_token", "between 1 and", "(4)", "not 5")
     ],
     "models/gpt3-175b.yaml": [
         ("family: gpt", "family: gpt\nrotary_base: 1.0e+6", "a gpt model", "no rotary_base"),
         ("family: gpt", "family: gpt\ntied_embeddings: true", "a gpt model", "tied_embeddings out"),
     ],
     "models/mixtral-8x7b.yaml": [
-        ("layers: 32", "layers: 32\nactivation: gelu", "activation gelu", "mixtral", "silu"),
+        ("layers: 32", "layers: 32\nactivation: gelu", "activation gelu", "mixtral", "silu")
     ],
     "data/python-sources.yaml": [
-        ("[python-standard-library]", "[]", "data", "tokenizer", "sources"),
+        ("[python-standard-library]", "[]", "data", "tokenizer", "sources")
     ],
 }
 
@@ -280,9 +277,7 @@ MISTAKES = {
     ("name", "old", "new", "begins", "words"),
     [(name, *row[:3], row[3:]) for name, rows in MISTAKES.items() for row in rows],
 )
-def test_a_mistake_is_answered_with_file_key_and_remedy(
-    study_directory, edit, name, old, new, begins, words
-):
+def test_a_mistake_names_file_key_and_remedy(study_directory, edit, name, old, new, begins, words):
     path = edit(name, old, new)
     lines = refusal(study_directory).splitlines()
     of_key = [line for line in lines if line.startswith(f"{path}: {begins}")]
@@ -305,7 +300,7 @@ def test_a_mistake_is_answered_with_file_key_and_remedy(
         ("platforms/h200.yaml", "python: .venv", "python: /$MY_TOKEN", "python", "what it stands"),
     ],
 )
-def test_a_path_that_only_a_shell_would_complete_is_refused_with_the_whole_one(
+def test_a_path_for_a_shell_is_refused(
     study_directory, edit, monkeypatch, name, old, new, key, instead
 ):
     monkeypatch.setenv("HOME", "/home/me")
@@ -472,9 +467,7 @@ def test_a_named_sweep_is_planned_beside_a_bad_file(study_directory, capsys, nam
         ("config.yaml", "made_up: 1", "config.yaml"),
     ],
 )
-def test_a_platforms_plan_goes_on_without_what_is_bad_and_fails(
-    study_directory, capsys, name, text, lacking
-):
+def test_a_plan_goes_on_without_what_is_bad(study_directory, capsys, name, text, lacking):
     (study_directory / name).write_text(text, encoding="utf-8")
     assert plan.main(["--config", str(study_directory), "--platform", "h200"]) == 1
     printed = capsys.readouterr()

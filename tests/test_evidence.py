@@ -45,7 +45,7 @@ def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return into
 
 
-def test_tables_and_figures_are_those_of_the_digests(rebuilt: Path) -> None:
+def test_tables_and_figures_are_those_of_the_digests(rebuilt):
     kept = digests.read(evidence.DIGESTS)
     assert digests.differences(kept, digests.digests(rebuilt)) == [], (
         "if it is meant: python -m docs.evidence --write"
@@ -57,7 +57,7 @@ def test_tables_and_figures_are_those_of_the_digests(rebuilt: Path) -> None:
                 assert of_columns[f"{table}.parquet", column.name] == {*ARCHIVES}
 
 
-def test_a_value_that_changes_by_its_last_digit_is_noticed(rebuilt: Path, tmp_path: Path) -> None:
+def test_a_value_that_changes_by_its_last_digit_is_noticed(rebuilt, tmp_path):
     sweep = SWEEPS[1]
     shutil.copytree(rebuilt / sweep, tmp_path / "made" / sweep)
     kept = digests.digests(tmp_path / "made")
@@ -72,9 +72,7 @@ def test_a_value_that_changes_by_its_last_digit_is_noticed(rebuilt: Path, tmp_pa
     assert changed == [f"changed: runs.parquet, column step_time_drift of {sweep}"]
 
 
-def test_pages_say_what_the_tables_hold(
-    rebuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_say_what_the_tables_hold(rebuilt, tmp_path, monkeypatch):
     assert evidence.stale(rebuilt) == [], "make them anew: python -m docs.evidence --write"
     sentence = findings.headline(rebuilt)
     assert sentence in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
@@ -107,7 +105,7 @@ def test_pages_say_what_the_tables_hold(
     assert "README.md" in evidence.stale(rebuilt)
 
 
-def test_the_page_of_provenance_has_every_completed_run_once(rebuilt: Path) -> None:
+def test_the_page_of_provenance_has_every_completed_run_once(rebuilt):
     counted: dict[str, int] = {}
     for line in provenance.page(rebuilt).splitlines():
         if line.startswith("| `"):
@@ -121,7 +119,7 @@ def test_the_page_of_provenance_has_every_completed_run_once(rebuilt: Path) -> N
     assert counted["`evidence-twin-x2`"] == 20
 
 
-def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt: Path) -> None:
+def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt):
     assert evidence.own_runs(rebuilt) == evidence.OWN_RUNS.read_text("utf-8")
     runs = {run.cell.rpartition("_")[2]: run for run in read_own()}
     assert {run.gpu for run in runs.values()} == {"H100", "H200"}
@@ -130,9 +128,7 @@ def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt: Path) -> No
     assert not any("emulated" in run.platform for run in runs.values())
 
 
-def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(
-    rebuilt: Path,
-) -> None:
+def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(rebuilt):
     sweep = "evidence-emulated-nodes"
     directory = rebuilt / sweep / "results" / "sweeps" / sweep
     guessed = "NCCL was kept from the links between GPUs (NCCL_P2P_DISABLE), as on emulated nodes"
@@ -151,7 +147,7 @@ def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(
     assert collect([directory]) == []
 
 
-def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> None:
+def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt):
     directory = rebuilt / SWEEPS[1] / "results" / "sweeps" / SWEEPS[1]
     made = sweeps.of_sweep(directory)
     page, *images = made
@@ -170,7 +166,7 @@ def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> 
     assert text.endswith("every run completed.\n")
 
 
-def test_a_page_names_the_profiled_runs_that_are_missing(rebuilt: Path) -> None:
+def test_a_page_names_the_profiled_runs_that_are_missing(rebuilt):
     sweep = "evidence-experts-x2"
     directory = rebuilt / sweep / "results" / "sweeps" / sweep
     text = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
@@ -186,7 +182,7 @@ def test_a_page_names_the_profiled_runs_that_are_missing(rebuilt: Path) -> None:
 
 
 @pytest.mark.parametrize("sweep", ARCHIVES)
-def test_throughput_and_energy_are_what_raw_files_say(rebuilt: Path, sweep: str) -> None:
+def test_throughput_and_energy_are_what_raw_files_say(rebuilt, sweep):
     results = rebuilt / sweep / "results"
     runs = read_table(results / "sweeps" / sweep / "runs.parquet", RUNS).to_dicts()
     done = [run for run in runs if run["outcome"] == "completed"]
@@ -231,7 +227,7 @@ def test_throughput_and_energy_are_what_raw_files_say(rebuilt: Path, sweep: str)
         assert run["energy_j"] == pytest.approx(energy, abs=late)
 
 
-def test_every_null_has_a_reason_with_a_code(rebuilt: Path) -> None:
+def test_every_null_has_a_reason_with_a_code(rebuilt):
     codes = set()
     for file in rebuilt.glob("*/results/sweeps/*/*.parquet"):
         frame = pl.read_parquet(file)
@@ -242,16 +238,14 @@ def test_every_null_has_a_reason_with_a_code(rebuilt: Path) -> None:
     assert len(codes) > 25
 
 
-def test_the_auditor_agrees_with_every_completed_run(
-    rebuilt: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_auditor_agrees_with_every_completed_run(rebuilt, capsys):
     assert audit.main([str(rebuilt / sweep) for sweep in ARCHIVES]) == 0
     audited, differ = re.findall(r"\d+", capsys.readouterr().out.splitlines()[-1])[:2]
     assert int(audited) > 190
     assert differ == "0"
 
 
-def test_the_docs_say_how_far_counter_and_integral_are_apart(rebuilt: Path) -> None:
+def test_the_docs_say_how_far_counter_and_integral_are_apart(rebuilt):
     found, every = {}, set()
     for sweep in ARCHIVES:
         tables = rebuilt / sweep / "results" / "sweeps" / sweep
@@ -312,7 +306,7 @@ def trapezoids(points: list[tuple[float, float]], start: float, end: float) -> f
 
 
 @pytest.mark.parametrize("sweep", ARCHIVES)
-def test_an_archive_is_small_and_names_its_licence(sweep: str) -> None:
+def test_an_archive_is_small_and_names_its_licence(sweep):
     archive = ROOT / "evidence" / f"{sweep}.zip"
     assert archive.stat().st_size < 12e6
     with zipfile.ZipFile(archive) as source:
@@ -320,5 +314,5 @@ def test_an_archive_is_small_and_names_its_licence(sweep: str) -> None:
     assert "CC-BY-4.0" in crate
 
 
-def test_all_archives_together_are_small() -> None:
+def test_all_archives_together_are_small():
     assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 60e6

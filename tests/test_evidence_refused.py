@@ -20,9 +20,7 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_a_changed_archive_is_one_message_and_nothing_is_left(
-    archives: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_archive_is_one_message_and_nothing_is_left(archives, capsys):
     (whole,) = evidence.CHECKOUT.glob("evidence/evidence-stages-x2.zip")
     changed = archives / "changed.zip"
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(changed, "w") as new:
@@ -37,22 +35,14 @@ def test_a_changed_archive_is_one_message_and_nothing_is_left(
     assert not list(archives.parent.glob("rebuilt/*"))
 
 
-def test_a_damaged_archive_is_one_message(
-    archives: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_archive_is_one_message(archives, capsys):
     (archives / "damaged.zip").write_bytes(b"PK")
     assert evidence.main([]) == 1
     assert "damaged.zip: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_claims", [True, False])
-def test_a_bad_file_of_the_configuration_stops_only_what_needs_it(
-    archives: Path,
-    study_directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    is_claims: bool,
-) -> None:
+def test_a_bad_file_stops_what_needs_it(archives, study_directory, monkeypatch, capsys, is_claims):
     monkeypatch.setattr(evidence.verdicts, "LEDGER", study_directory / "claims.yaml")
     bad = study_directory / ("claims.yaml" if is_claims else "sweeps/broken.yaml")
     bad.write_text("[", encoding="utf-8")

@@ -146,9 +146,7 @@ PUBLISHED = [
     [row[1:] for row in PUBLISHED],
     ids=[f"{file}-{model.name}-{gpus}" for file, model, gpus, *_ in PUBLISHED],
 )
-def test_the_published_step_times_have_the_published_utilisation(
-    model, gpus, batch, step_time_s, published, convention
-):
+def test_published_utilisation(model, gpus, batch, step_time_s, published, convention):
     flops = getattr(formulas.flops_per_token(model), convention)
     rate = batch * model.sequence_length / step_time_s / gpus
     # For Llama 3.1 405B they take 16 key and value groups in 128 heads; it has 8.

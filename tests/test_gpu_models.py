@@ -23,7 +23,7 @@ from workflow_lib import gpu_models
         ("L40S", "NVIDIA L40S"),
     ],
 )
-def test_a_gpu_of_the_model_is_taken(wanted: str | None, name: str) -> None:
+def test_a_gpu_of_the_model_is_taken(wanted, name):
     assert gpu_models.mismatch(wanted, name) == ""
 
 
@@ -41,22 +41,22 @@ def test_a_gpu_of_the_model_is_taken(wanted: str | None, name: str) -> None:
         ("L40", "NVIDIA L40S", "does not have the words 'L40'"),
     ],
 )  # fmt: skip
-def test_another_gpu_is_refused_in_words(wanted: str, name: str, why: str) -> None:
+def test_another_gpu_is_refused_in_words(wanted, name, why):
     assert why in gpu_models.mismatch(wanted, name)
 
 
-def test_a_word_that_means_several_models_is_not_chosen_for_the_user() -> None:
+def test_a_word_that_means_several_models_is_not_chosen_for_the_user():
     assert gpu_models.ambiguous("A100") == ("A100 SXM", "A100 PCIe")
     assert gpu_models.ambiguous("H100") == ()
 
 
-def test_nothing_is_known_of_a_model_that_is_not_listed() -> None:
+def test_nothing_is_known_of_a_model_that_is_not_listed():
     assert gpu_models.of_device("NVIDIA L40S") is None
     assert gpu_models.peak_flops_per_s(None, "bf16") is None
     assert gpu_models.named("L40S") is None
 
 
-def test_peaks_are_those_of_the_datasheets() -> None:
+def test_peaks_are_those_of_the_datasheets():
     # Dense bf16 of H100 SXM and PCIe: 1 979 and 1 513 TFLOP/s with sparsity.
     sxm, pcie = gpu_models.named("H100"), gpu_models.named("H100 PCIe")
     assert gpu_models.peak_flops_per_s(sxm, "bf16") == pytest.approx(1979e12 / 2, rel=1e-3)
@@ -67,5 +67,5 @@ def test_peaks_are_those_of_the_datasheets() -> None:
 
 
 @pytest.mark.parametrize("key", ["A100 SXM", "A100 PCIe", "MI250"])
-def test_a_model_without_units_for_fp8_has_no_peak(key: str) -> None:
+def test_a_model_without_units_for_fp8_has_no_peak(key):
     assert gpu_models.peak_flops_per_s(gpu_models.named(key), "fp8") is None

@@ -76,7 +76,7 @@ def test_a_target_passes_its_variables_on(arguments, expected):
     assert command_of(*arguments).strip().endswith(expected)
 
 
-def test_status_reads_the_results_that_make_is_given(tmp_path: Path):
+def test_status_reads_the_results_that_make_is_given(tmp_path):
     """As it is typed after `--config results_directory=…`."""
     command = command_of("status", f"RESULTS={tmp_path}").replace(
         ".venv/bin/python", shlex.quote(sys.executable)
@@ -85,7 +85,7 @@ def test_status_reads_the_results_that_make_is_given(tmp_path: Path):
     assert f"{tmp_path} holds no run" in done.stdout
 
 
-def test_where_no_environment_can_be_made_it_is_said_what_else_to_do(tmp_path: Path):
+def test_where_no_environment_can_be_made_it_is_said_what_else_to_do(tmp_path):
     place = tmp_path / "none" / ".venv"
     command = ["make", f"PYTHON={sys.executable}", f"VENV={place}", "plan"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -94,7 +94,7 @@ def test_where_no_environment_can_be_made_it_is_said_what_else_to_do(tmp_path: P
     assert "make VENV=/tmp/" in done.stderr
 
 
-def test_commands_of_the_environment_find_the_package_elsewhere(tmp_path: Path):
+def test_commands_of_the_environment_find_the_package_elsewhere(tmp_path):
     place = tmp_path / "environment"
     python = place / "bin" / "python"
     make = ["make", f"PYTHON={sys.executable}", f"VENV={place}", str(python)]
@@ -114,7 +114,7 @@ def test_commands_of_the_environment_find_the_package_elsewhere(tmp_path: Path):
         ("no-such-package-of-anyone", 1, "docs/how-to/gpu-machine-without-network.md"),
     ],
 )
-def test_an_installation_says_in_a_file_how_it_ended(tmp_path: Path, package, code, said):
+def test_an_installation_says_in_a_file_how_it_ended(tmp_path, package, code, said):
     """As without a network: pip looks in no index."""
     pins = tmp_path / "pins.txt"
     pins.write_text(f"{package}\n", encoding="utf-8")

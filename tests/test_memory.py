@@ -100,9 +100,7 @@ def of_study(name, layers, degrees, options):
 
 
 @pytest.mark.parametrize(("name", "layers", "degrees", "options", "measured_gb"), MEASURED)
-def test_the_estimate_is_within_six_percent_of_the_measured_peak(
-    name, layers, degrees, options, measured_gb
-):
+def test_the_estimate_is_within_six_percent(name, layers, degrees, options, measured_gb):
     estimate = of_study(name, layers, degrees, options)
     assert estimate.allocated / 1e9 == pytest.approx(measured_gb, rel=0.06)
     assert estimate.total < CAPACITY
@@ -154,9 +152,7 @@ DRIVER = [
 
 
 @pytest.mark.parametrize(("of", "degrees", "options", "used_gb"), DRIVER)
-def test_the_estimate_is_within_five_percent_of_what_the_driver_counted(
-    of, degrees, options, used_gb
-):
+def test_the_estimate_is_within_five_percent_of_the_drivers(of, degrees, options, used_gb):
     name, layers = ("llama3-8b", of) if isinstance(of, int) else (of, 8)
     estimate = of_study(name, layers, Degrees(**degrees), options)
     for used in used_gb:

@@ -62,11 +62,7 @@ def test_a_partition_that_is_as_the_file_says_differs_in_nothing(differences):
             "nodes: 4, but a job may have at most 2 here",
         ),
         (lines(3), {}, "nodes: 4, but there are 3 that jobs may have"),
-        (
-            lines(states=["drained*", "mixed"]),
-            {},
-            "nodes: 4, but only 3 are up now; down: gpu1",
-        ),
+        (lines(states=["drained*", "mixed"]), {}, "nodes: 4, but only 3 are up now; down: gpu1"),
         (lines(), {"constraint": "h100"}, "constraint: h100, but the nodes' features are h200, "),
         (lines(), {"constraint": "rack1"}, "nodes: 4, but there are 1 that jobs may have"),
         (lines(gres="gpu:h100:8"), {}, "gpu_type: h200, but the types of the nodes' GPUs are h100"),

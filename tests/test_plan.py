@@ -159,9 +159,7 @@ def test_a_platform_that_no_sweep_names_has_smoke_and_slots(study_directory, cap
     }
 
 
-def test_a_sweep_for_all_that_a_platform_cannot_run_is_no_mistake(
-    study_directory, capsys, monkeypatch
-):
+def test_a_sweep_that_a_platform_cannot_run_is_no_mistake(study_directory, capsys, monkeypatch):
     # A node's only GPU has none beside it.
     mine(study_directory, nodes=1, gpus_per_node=1, airflow=["unknown"])
     config = ("--config", str(study_directory))
@@ -182,9 +180,7 @@ def test_smoke_is_for_every_platform_and_slots_for_those_with_gpus_side_by_side(
         )
 
 
-def test_a_mistake_in_the_file_of_a_platform_that_no_sweep_names_is_told(
-    study_directory, capsys, monkeypatch
-):
+def test_a_mistake_of_a_platform_without_sweeps_is_told(study_directory, capsys, monkeypatch):
     path = mine(study_directory, time_limit_max_min="48:00:00")
     arguments = ["plan", "--config", str(study_directory), "--platform", "mine"]
     monkeypatch.setattr("sys.argv", arguments)
@@ -291,9 +287,7 @@ def test_no_two_rows_of_a_plan_read_alike(three_sweeps, capsys, monkeypatch):
     assert "mb1 gb16 bf16 zero1" in text
 
 
-def test_a_plan_says_what_the_default_command_costs_and_why_sweeps_add_up_to_more(
-    three_sweeps, capsys, monkeypatch
-):
+def test_a_plan_says_what_the_default_command_costs(three_sweeps, capsys, monkeypatch):
     text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
     assert [(row["sweep"], row["cells"], row["runs"]) for row in lines_of(text, "sweep ")] == [
         ("first", "1", "3"),
@@ -306,9 +300,7 @@ def test_a_plan_says_what_the_default_command_costs_and_why_sweeps_add_up_to_mor
     assert re.search("slurm_h200` .*second, third, .*: 9 ", text)
 
 
-def test_a_plan_of_one_sweep_names_it_nowhere_and_speaks_of_no_default(
-    three_sweeps, capsys, monkeypatch
-):
+def test_a_plan_of_one_sweep_speaks_of_no_default(three_sweeps, capsys, monkeypatch):
     text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--sweep", "second")
     assert [row["cell"] for row in lines_of(text, "cell")] == [
         "llama3-8b tp8 lr 0.0001",
@@ -333,9 +325,7 @@ def test_a_run_that_only_another_sweep_profiles_is_no_run_of_this_one(capsys, mo
     assert re.search("profile local` .* demo, .*: 5 ", text)
 
 
-def test_a_gpu_of_which_nothing_is_known_is_answered_with_those_that_are(
-    three_sweeps, edit, capsys, monkeypatch
-):
+def test_an_unknown_gpu_is_answered_with_those_known(three_sweeps, edit, capsys, monkeypatch):
     edit("platforms/h200.yaml", "gpu: H200", "gpu: B300")
     text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
     assert re.search("unknown .*B300 .*peak_bf16_", text)
@@ -363,9 +353,7 @@ def test_the_sweep_of_fp8_has_each_cell_in_bf16_too_and_windows_of_half_a_minute
     [("tp: 7", 0, r"demo\.yaml: exclude\.0: "), ("platform: local", 1, "on local: .*exclude")],
     ids=["no cell", "every cell"],
 )
-def test_an_exclusion_of_none_or_of_all_is_said(
-    study_directory, edit, capsys, excluded, code, said
-):
+def test_an_exclusion_of_all_or_none(study_directory, edit, capsys, excluded, code, said):
     edit("sweeps/demo.yaml", "repeats: 1", f"repeats: 1\nexclude: [{{{excluded}}}]")
     assert plan.main(["--config", str(study_directory), "--sweep", "demo"]) == code
     assert re.search(said, capsys.readouterr().err)
@@ -390,9 +378,7 @@ def test_step_times_that_are_not_known_are_not_explained(capsys):
     assert "expected_mfu" not in capsys.readouterr().out
 
 
-def test_where_a_plan_cannot_be_written_it_is_said_where_else_it_may_go(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_plan_that_cannot_be_written_may_go_elsewhere(tmp_path, monkeypatch, capsys):
     clone, access = tmp_path / "clone", os.access
     clone.mkdir()
 

@@ -49,7 +49,5 @@ def printed(**environment: str) -> str:
     ],
     ids=lambda environment: "_".join(environment.values()),
 )
-def test_every_digit_is_the_same_with_the_instructions_of_other_processors(
-    environment: dict[str, str],
-) -> None:
+def test_every_digit_is_the_same_with_the_instructions_of_other_processors(environment):
     assert printed(**environment) == printed()

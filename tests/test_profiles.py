@@ -81,9 +81,7 @@ def test_without_a_home_to_write_to_it_says_what_to_do(tmp_path, monkeypatch, ca
     assert "--profile" in said
 
 
-def test_a_platform_with_a_mistake_is_named_and_the_others_get_their_profiles(
-    study_directory, tmp_path, monkeypatch, capsys
-):
+def test_a_mistake_costs_its_platforms_profile(study_directory, tmp_path, monkeypatch, capsys):
     broken = study_directory / "platforms" / "broken.yaml"
     broken.write_text("scheduler: slurm\n", encoding="utf-8")
     (tmp_path / "profiles").mkdir()

@@ -255,5 +255,5 @@ def test_submitit_is_given_commands_and_no_functions():
         )
     }
     assert {name for pair in used for name in pair if name} <= {
-        *("local", "helpers", "LocalExecutor", "update_parameters", "_submit_command"),
+        *("local", "helpers", "LocalExecutor", "update_parameters", "_submit_command")
     }

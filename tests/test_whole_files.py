@@ -24,7 +24,7 @@ def write_half(path: Path) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_readers_see_the_old_content_until_the_new_is_whole(tmp_path: Path, durable: bool) -> None:
+def test_readers_see_the_old_content_until_the_new_is_whole(tmp_path, durable):
     path = tmp_path / "made" / "file"
     for content in ("first", "second"):
         before = path.read_text(encoding="utf-8") if path.exists() else None
@@ -36,7 +36,7 @@ def test_readers_see_the_old_content_until_the_new_is_whole(tmp_path: Path, dura
         assert names(path.parent) == ["file"]
 
 
-def test_what_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+def test_what_fails_leaves_the_old_content_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     path.write_text("old", encoding="utf-8")
     with pytest.raises(UnicodeEncodeError), whole_file(path) as draft:
@@ -45,7 +45,7 @@ def test_what_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> N
     assert names(tmp_path) == ["file"]
 
 
-def test_it_has_the_modes_that_its_writer_gave_it(tmp_path: Path) -> None:
+def test_it_has_the_modes_that_its_writer_gave_it(tmp_path):
     mask = os.umask(0o027)
     try:
         with whole_file(tmp_path / "plain") as draft:
@@ -58,9 +58,7 @@ def test_it_has_the_modes_that_its_writer_gave_it(tmp_path: Path) -> None:
     assert modes == [0o640, 0o750]
 
 
-def test_content_that_shall_last_reaches_the_disk_before_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_that_shall_last_reaches_the_disk_before_its_name(tmp_path, monkeypatch):
     path, synced = tmp_path / "file", []
 
     def fsync(descriptor: int) -> None:
@@ -76,7 +74,7 @@ def test_content_that_shall_last_reaches_the_disk_before_its_name(
     assert synced == [b"lasting"]
 
 
-def test_an_error_names_the_file_that_was_asked_for_and_no_draft() -> None:
+def test_an_error_names_the_file_that_was_asked_for_and_no_draft():
     with pytest.raises(OSError, match="No such file") as caught, whole_file(Path("/proc/x")) as new:
         new.write_text("", encoding="utf-8")
     assert caught.value.filename == "/proc/x"
@@ -98,7 +96,5 @@ def test_an_error_names_the_file_that_was_asked_for_and_no_draft() -> None:
         (ValueError("x is 1; expected 2"), "x is 1; expected 2"),
     ],
 )
-def test_an_error_of_the_system_says_which_file_and_what_to_do(
-    error: Exception, expected: str
-) -> None:
+def test_an_error_of_the_system_says_which_file_and_what_to_do(error, expected):
     assert said(error) == expected

@@ -17,14 +17,7 @@ from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch import array, job_script, script_place, snapshot
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import (
-    Cell,
-    JobRecord,
-    Outcome,
-    OutcomeRecord,
-    RunPaths,
-    SubmissionRecord,
-)
+from workflow_lib.records import Cell, JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
 
 
 class Sbatch:
@@ -94,9 +87,7 @@ def asked(script):
     return re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), flags=re.MULTILINE)
 
 
-def test_runs_that_ask_for_the_same_become_one_array_with_the_longest_limit(
-    rendered, sbatch, tmp_path
-):
+def test_runs_that_ask_for_the_same_become_one_array(rendered, sbatch, tmp_path):
     some = [rendered(1, 15), rendered(2, 40), rendered(3, 20)]
     assert submit(some, tmp_path, at_once=2) == ["71"]
     assert [job_of(paths) for paths in some] == ["71_1", "71_2", "71_3"]
@@ -123,7 +114,7 @@ def test_runs_that_ask_for_the_same_become_one_array_with_the_longest_limit(
         (2, None, ["71_1", "71_2", "72_1"]),
     ],
 )
-def test_runs_that_fit_into_no_array_become_another(
+def test_runs_that_do_not_fit_are_another(
     rendered, sbatch, tmp_path, monkeypatch, longest, qos, jobs
 ):
     monkeypatch.setattr(array, "LONGEST", longest)
@@ -186,9 +177,7 @@ def test_a_run_that_a_process_waits_for_is_left_to_it(rendered, sbatch, tmp_path
     ("words", "stay_announced"),
     [("Invalid job array specification", False), ("Socket timed out on send/recv operation", True)],
 )
-def test_only_where_nobody_knows_whether_slurm_took_them_do_runs_stay_announced(
-    rendered, sbatch, tmp_path, words, stay_announced
-):
+def test_runs_that_slurm_may_have_stay_announced(rendered, sbatch, tmp_path, words, stay_announced):
     sbatch.does(f"echo 'sbatch: error: {words}' >&2; exit 1")
     some = [rendered(1), rendered(2)]
     with pytest.raises(SubmissionError, match=words):
@@ -286,9 +275,7 @@ def test_the_command_takes_every_run_of_a_sweep(sbatch, tmp_path, monkeypatch, c
         command.main()
 
 
-def test_a_run_whose_results_were_moved_is_rendered_anew_before_it_becomes_a_task(
-    rendered, sbatch, tmp_path
-):
+def test_a_run_whose_results_were_moved_is_rendered_anew(rendered, sbatch, tmp_path):
     paths = rendered(1)
     (tmp_path / "results").rename(tmp_path / "moved")
     moved = RunPaths(tmp_path / "moved" / paths.directory.relative_to(tmp_path / "results"))

@@ -169,9 +169,7 @@ def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, monkeyp
     assert gaps == [20, 40, 80, 160, 300, 300]
 
 
-def test_a_database_that_is_down_ends_no_run_and_keeps_nobody_from_asking_squeue(
-    cluster, made, capsys
-):
+def test_a_database_that_is_down_ends_no_run(cluster, made, capsys):
     cluster.write("sacct", "echo 'Unable to contact slurmdbd' >&2; exit 1")
     cluster.squeue({"1": "RUNNING"})
     for _ in range(8):
@@ -197,9 +195,7 @@ def test_a_database_that_is_down_ends_no_run_and_keeps_nobody_from_asking_squeue
         ({"1": "RUNNING"}, "LOST_AFTER_S"),
     ],
 )
-def test_a_job_that_is_long_gone_is_over_in_the_end(
-    cluster, made, monkeypatch, accounting, patience
-):
+def test_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch, accounting, patience):
     if accounting is None:
         cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     else:
@@ -247,9 +243,7 @@ def test_while_scontrol_does_not_answer_no_job_is_lost(cluster, made, monkeypatc
         ("SLURM_JWT", True),
     ],
 )
-def test_users_own_defaults_for_slurms_commands_reach_none(
-    cluster, made, monkeypatch, variable, gets_it
-):
+def test_users_defaults_of_commands_reach_none(cluster, made, monkeypatch, variable, gets_it):
     monkeypatch.setenv(variable, "mine")
     for command in ("squeue", "sacct", "scontrol"):
         cluster.write(command, f"printenv {variable} >>{cluster.directory}/seen; exit 1")
@@ -317,11 +311,7 @@ def test_sacct_tells_codes_reason_and_the_failed_node(cluster, made):
     made.state("1")
     next_period()
     assert made.state("1") == JobState(
-        "NODE_FAIL",
-        reason="NodeDown",
-        exit_code="1:0",
-        step_exit_code="0:9",
-        failed_node="h200-2",
+        "NODE_FAIL", reason="NodeDown", exit_code="1:0", step_exit_code="0:9", failed_node="h200-2"
     )
 
 
@@ -358,9 +348,7 @@ def looked_for(made: JobStateCache, trusted_after_s: float = 0.0, periods: int =
     return found
 
 
-def test_a_job_is_found_by_its_name_in_the_queue_while_others_are_asked_for_by_number(
-    cluster, made
-):
+def test_a_job_is_found_by_its_name_while_others_are_asked_for(cluster, made):
     cluster.squeue({"41": "PENDING"})
     made.state("41")
     assert looked_for(made) == Found("41", is_absent=False)

@@ -46,9 +46,7 @@ def test_files_that_are_here_are_not_waited_for(paths, pauses):
 
 
 @pytest.mark.parametrize("seen_first", [None, 10])
-def test_a_file_that_comes_late_is_waited_for_until_it_is_whole(
-    paths, pauses, monkeypatch, capsys, seen_first
-):
+def test_a_late_file_is_waited_for_until_whole(paths, pauses, monkeypatch, capsys, seen_first):
     file = paths.rank_steps(0)
     whole = file.read_bytes()
     file.unlink()

@@ -216,9 +216,7 @@ def test_waiting_ends_when_one_of_several_nodes_fails(paths, sleeper, step):
 
 
 @pytest.mark.parametrize("end", ["samplers", "time"])
-def test_waiting_for_telemetry_ends_when_the_samplers_do_or_it_takes_too_long(
-    paths, sleeper, monkeypatch, end
-):
+def test_waiting_ends_with_the_samplers_or_after_a_time(paths, sleeper, monkeypatch, end):
     if end == "time":
         monkeypatch.setattr(node, "TELEMETRY_TIMEOUT_S", 0.2)
     else:
@@ -266,9 +264,7 @@ def test_a_rank_of_a_profiled_run_has_finished_with_its_trace(paths):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_the_end_record_names_every_node_of_a_job_of_which_no_rank_began(
-    paths, tmp_path, monkeypatch, there
-):
+def test_the_end_record_names_every_node(paths, tmp_path, monkeypatch, there):
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.parent.mkdir()
     if there:  # in a site's container it is not

@@ -102,9 +102,7 @@ def test_ones_own_job_that_writes_no_more_is_lost_and_run_again(paths, scheduler
 
 
 @pytest.mark.parametrize("what", ["not seen", "maybe in the queue again", "an announcement"])
-def test_what_another_user_submitted_and_is_not_seen_is_left_alone(
-    paths, scheduler, monkeypatch, what
-):
+def test_another_users_job_that_is_not_seen_is_left_alone(paths, scheduler, monkeypatch, what):
     if what == "an announcement":
         known = SubmissionRecord("triptych-1", 1.0, "alice (process 7)", user_id=os.getuid() + 1)
         records.write_json(paths.submission, known)

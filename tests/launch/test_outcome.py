@@ -341,9 +341,7 @@ def test_kills_by_the_scheduler_are_explained_by_what_it_says(paths, state, more
         ("environment", None, "FAILED", ERROR, "'environment'"),
     ],
 )
-def test_the_stage_that_failed_says_how_the_run_ended(
-    paths, stage, training_exit, state, expected, words
-):
+def test_the_stage_says_how_the_run_ended(paths, stage, training_exit, state, expected, words):
     if expected in (Outcome.TIMEOUT, CANCELLED):
         runs.fail(paths, 0, WAITED, "timed out", 5)
     runs.end(paths, stage, training_exit=training_exit)
@@ -380,9 +378,7 @@ def test_a_job_without_an_end_record_ran_where_its_ranks_and_samplers_were(paths
         ("0:9", "JobLaunchFailure", KILLED, "not start"),
     ],
 )
-def test_of_a_job_without_an_end_record_its_scripts_exit_code_is_explained(
-    paths, exit_code, reason, words, absent
-):
+def test_a_scripts_exit_code_is_explained(paths, exit_code, reason, words, absent):
     job()(paths)
     log("slurm-9.log", "module: command not found\n")(paths)
     found = said(paths, exit_code=exit_code, reason=reason)
@@ -484,9 +480,7 @@ STAGES = {"telemetry.log": "telemetry", "training.log": "training", "9_0_log.out
 @pytest.mark.parametrize(
     ("name", "text", "cause"), [(name, *each) for name, cases in LOGS.items() for each in cases]
 )
-def test_the_cause_is_what_failed_said_and_not_what_its_launcher_made_of_it(
-    paths, name, text, cause
-):
+def test_the_cause_is_what_failed_and_not_its_launchers_words(paths, name, text, cause):
     job("local" if name == "9_0_log.out" else "slurm")(paths)
     log(name, text)(paths)
     if name in STAGES:

@@ -87,9 +87,7 @@ def test_a_failed_run_that_was_copied_is_rendered_anew_too(original, tmp_path, s
 
 
 @pytest.mark.parametrize("is_announced_only", [False, True])
-def test_the_job_of_the_original_is_neither_waited_nor_looked_for_in_its_copy(
-    original, tmp_path, scheduler, is_announced_only
-):
+def test_a_copy_has_no_job_of_the_original(original, tmp_path, scheduler, is_announced_only):
     if is_announced_only:
         announced = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
         records.write_json(original.submission, announced)
@@ -164,9 +162,7 @@ def of_a_version_that_kept_no_code(original: RunPaths) -> RunPaths:
 
 
 @pytest.mark.parametrize("stale", ["older", "gone", "oldest"])
-def test_a_run_is_submitted_with_the_code_that_is_here_then(
-    stale, original, scheduler, request, tmp_path
-):
+def test_a_run_is_submitted_with_the_code_of_then(stale, original, scheduler, request, tmp_path):
     made = {"gone": without_code, "oldest": of_a_version_that_kept_no_code}
     paths = made[stale](original) if stale in made else request.getfixturevalue(stale)
     with pytest.raises(SubmissionError, match="snakemake"):

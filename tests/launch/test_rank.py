@@ -60,9 +60,7 @@ def test_a_rank_that_ends_well_leaves_no_record(tmp_path):
         ("import os; os.abort()", 134, None, "SIGABRT"),
     ],
 )
-def test_how_a_rank_ended_by_itself_is_written_and_handed_on(
-    tmp_path, program, code, exit_code, number
-):
+def test_how_a_rank_ended_is_handed_on(tmp_path, program, code, exit_code, number):
     before = time.time()
     watcher = start(tmp_path, program)
     watcher.communicate(timeout=120)
@@ -172,9 +170,7 @@ def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_counted(tmp_path):
         ("0::/../..\n", "job/memory.events", "oom_kill 3\n", None),
     ],
 )
-def test_kills_are_counted_in_the_nearest_control_group_that_has_a_count(
-    tmp_path, membership, file, text, expected
-):
+def test_kills_are_counted_in_the_nearest_control_group(tmp_path, membership, file, text, expected):
     own, mounted = tmp_path / "cgroup", tmp_path / "fs"
     own.write_text(membership)
     (mounted / file).parent.mkdir(parents=True)

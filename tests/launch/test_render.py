@@ -217,7 +217,7 @@ def test_code_below_a_colon_and_a_path_that_is_no_text_are_refused(run, archive,
 
 
 @pytest.mark.parametrize("is_profiled", [False, True])
-def test_only_a_run_that_is_planned_and_feasible_can_be_rendered(
+def test_only_a_planned_run_is_rendered(
     study_directory, tmp_path, capsys, monkeypatch, is_profiled
 ):
     """A profiled one where its sweep asks for it."""
@@ -240,9 +240,7 @@ def test_only_a_run_that_is_planned_and_feasible_can_be_rendered(
         (True, "other/bin/python", "{root}/other/bin/python"),
     ],
 )
-def test_jobs_have_the_environment_that_make_made_elsewhere(
-    tmp_path, monkeypatch, of_make, python, expected
-):
+def test_jobs_have_an_environment_from_elsewhere(tmp_path, monkeypatch, of_make, python, expected):
     prefix, root = tmp_path / "environment", tmp_path / "clone"
     prefix.mkdir()
     if of_make:

@@ -94,9 +94,7 @@ def test_training_that_hangs_is_stopped_after_two_minutes(paths, xid):
 
 
 @pytest.mark.parametrize(("has_ended", "expected_s"), [(True, 0), (False, 60)])
-def test_telemetry_that_ends_or_leaves_no_samples_for_a_minute_stops_the_run(
-    paths, has_ended, expected_s
-):
+def test_telemetry_that_ends_or_leaves_no_samples_stops_the_run(paths, has_ended, expected_s):
     samplers = finished_process() if has_ended else LIVING
     stop, after_s = looks(Watch(paths, samplers, PATIENCE), paths, 120, samples=False)
     assert (stop.outcome, after_s) == (Outcome.TELEMETRY_INVALID, expected_s)
@@ -218,9 +216,7 @@ def stopped(paths, kind):
     ("error_after_s", "words"),
     [(None, "stopped early: hung"), (5, "a bad batch"), (10.5, "stopped early: hung")],
 )
-def test_why_it_was_stopped_is_how_it_ended_unless_a_rank_failed_before(
-    paths, error_after_s, words
-):
+def test_why_it_was_stopped_is_how_it_ended(paths, error_after_s, words):
     stopped(paths, Outcome.ERROR)
     if error_after_s is not None:
         runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "a bad batch", error_after_s)

@@ -48,10 +48,7 @@ def draw(directory: Path) -> None:
 
 
 def build(
-    tmp_path: Path,
-    cells: list[Planned],
-    *extra: str,
-    overhead: Sequence[dict[str, Any]] = (),
+    tmp_path: Path, cells: list[Planned], *extra: str, overhead: Sequence[dict[str, Any]] = ()
 ) -> Page:
     """Write a sweep, its figures and its page."""
     directory = write_sweep(tmp_path, cells, overhead)

@@ -3,9 +3,6 @@ settings of the allocator."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tests.comparison.sides import known, measured
@@ -26,13 +23,13 @@ CELL = "tp2-pp16 (llama3-70b on h200)"
         ([0.0, 0.0019, None], None),
     ],
 )
-def test_runs_above_a_fifth_of_a_percent_are_named(shares: list[Any], told: str | None) -> None:
+def test_runs_above_a_fifth_of_a_percent_are_named(shares, told):
     cell, runs = measured(known(), energy_error_share=shares)
     found = energy_errors([cell], ["tp2-pp16"], runs)
     assert [each.partition(": ")[::2] for each in found] == ([] if told is None else [(CELL, told)])
 
 
-def test_runs_under_pressure_are_counted_with_the_worst_of_them() -> None:
+def test_runs_under_pressure_are_counted_with_the_worst_of_them():
     cell, runs = measured(
         known(), allocator_retries=[0, 3, 1], allocator_frees=[0, 11, None],
         memory_pressure=[False, True, True],
@@ -45,19 +42,19 @@ def test_runs_under_pressure_are_counted_with_the_worst_of_them() -> None:
     assert short_memory([quiet], ["tp2-pp16"], runs) == ()
 
 
-def test_settings_are_named_that_are_not_the_default_ones() -> None:
+def test_settings_are_named_that_are_not_the_default_ones():
     other = "native; native, expandable_segments:True"
     cells = [{**known(), "allocator": text} for text in (None, "native", other)]
     (told,) = allocators_set(cells, ["a", "b", "tp2-pp16"])
     assert told == f"{CELL}: {other}"
 
 
-def test_labels_are_marked() -> None:
+def test_labels_are_marked():
     cells = [{"memory_pressure": each} for each in (True, False, None)]
     assert marked(cells, ["a", "b", "c"]) == ["a [memory pressure]", "b", "c"]
 
 
-def test_the_headline_of_a_cell_under_pressure_says_so(tmp_path: Path) -> None:
+def test_the_headline_of_a_cell_under_pressure_says_so(tmp_path):
     pressed = {
         "tokens_per_s": 50_000.0,
         "allocator_retries": 3,

@@ -118,7 +118,7 @@ def one_run(outcome: str = "completed", **more: Any) -> Tables:
 # -------------------------------------------------------------------------------------- over time
 
 
-def test_a_point_is_the_mean_the_lowest_and_the_highest_of_gpus() -> None:
+def test_a_point_is_the_mean_the_lowest_and_the_highest_of_gpus():
     over_time = series_of(table(series_rows(), SERIES))[CELL]
     assert (over_time["run"], over_time["gpus"]) == (2, 2)
     assert (over_time["from"], over_time["every"], over_time["points"]) == (-1.0, 2.0, 4)
@@ -140,7 +140,7 @@ def test_a_point_is_the_mean_the_lowest_and_the_highest_of_gpus() -> None:
     assert "low" not in throttled
 
 
-def test_front_and_rear_have_lines_of_their_own() -> None:
+def test_front_and_rear_have_lines_of_their_own():
     over_time = series_of(table(series_rows(("rear", "front")), SERIES))[CELL]
     mean, front, rear = over_time["panels"][TEMPERATURE]["lines"]
     assert decoded(front, 10) == [50.0, None, None, 70.0]
@@ -148,14 +148,14 @@ def test_front_and_rear_have_lines_of_their_own() -> None:
     assert decoded(mean, 10) == [45.0, None, None, 65.0]
 
 
-def test_a_gpu_without_any_reading_is_counted_out() -> None:
+def test_a_gpu_without_any_reading_is_counted_out():
     rows = [row | {"power_w": None} if row["gpu"] == 1 else row for row in series_rows()]
     power = series_of(table(rows, SERIES))[CELL]["panels"][POWER]
     assert power["of"] == 1
     assert decoded(power["lines"][0]) == [400, 501, None, 600]
 
 
-def test_steps_are_told_one_by_one_with_warm_up_and_onset() -> None:
+def test_steps_are_told_one_by_one_with_warm_up_and_onset():
     steps = table(step_rows([2.0, 1.5, None, 1.25], warmup=1, counted=2), STEP_TIMES)
     told = steps_of(steps, 2)
     assert told is not None
@@ -165,7 +165,7 @@ def test_steps_are_told_one_by_one_with_warm_up_and_onset() -> None:
     assert steps_of(steps, 1) is None, "another run"
 
 
-def test_many_steps_are_joined_but_never_warm_up_with_others() -> None:
+def test_many_steps_are_joined_but_never_warm_up_with_others():
     seconds: list[float | None] = [9.0, *(1.0 + step % 2 for step in range(2 * MOST_POINTS - 1))]
     told = steps_of(table(step_rows(seconds, warmup=1, counted=1), STEP_TIMES), 2)
     assert told is not None
@@ -180,7 +180,7 @@ def test_many_steps_are_joined_but_never_warm_up_with_others() -> None:
 # --------------------------------------------------------------------------------- cells and runs
 
 
-def test_figures_have_intervals_and_missing_ones_their_reasons(tmp_path: Path) -> None:
+def test_figures_have_intervals_and_missing_ones_their_reasons(tmp_path):
     cell = cell_row(KNOWN, tokens_per_s=(1234.5, 1200.0, 1300.0), throttle_power_share=0.5)
     why = json.dumps({"energy_j": "no power", "tokens_per_j": "no energy"})
     runs = [run_row(KNOWN, number, energy_j=None) for number in (1, 2)]
@@ -204,7 +204,7 @@ def test_figures_have_intervals_and_missing_ones_their_reasons(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("outcome", ["infeasible", "not_run"])
-def test_a_cell_that_never_ran_has_a_page(tmp_path: Path, outcome: str) -> None:
+def test_a_cell_that_never_ran_has_a_page(tmp_path, outcome):
     runs = [{**run_row(KNOWN, 1), "outcome": "not_run"}] if outcome == "not_run" else []
     pages = pages_of(tables_of([cell_row(KNOWN, outcome)], runs), tmp_path)
     assert pages["cells"][0]["outcome"] == outcome
@@ -218,7 +218,7 @@ def test_a_cell_that_never_ran_has_a_page(tmp_path: Path, outcome: str) -> None:
     assert ["zero_stage", "1"] in values
 
 
-def test_a_failed_cell_says_what_its_ranks_left(tmp_path: Path) -> None:
+def test_a_failed_cell_says_what_its_ranks_left(tmp_path):
     paths = ended(Outcome.ERROR, tmp_path, failed_nodes=("n2",))
     (paths.logs / "training.log").write_text("begin\nboom\n", encoding="utf-8")
     (paths.logs / "telemetry.log").touch()
@@ -247,9 +247,7 @@ def test_a_failed_cell_says_what_its_ranks_left(tmp_path: Path) -> None:
     assert pages["runs"][0][0][:6] == [1, "error", "a cause", "n1, n2", "n2", "4711"]
 
 
-def test_logs_are_of_the_first_run_that_failed_and_the_script_of_one_that_did_not(
-    tmp_path: Path,
-) -> None:
+def test_logs_are_of_the_first_run_that_failed_and_the_script_of_one_that_did_not(tmp_path):
     for number, outcome in ((1, Outcome.OUT_OF_MEMORY), (2, Outcome.COMPLETED)):
         paths = ended(outcome, tmp_path, number)
         paths.script.write_text(f"#!/bin/bash\n\techo run {number}\n", encoding="utf-8")
@@ -275,7 +273,7 @@ def test_logs_are_of_the_first_run_that_failed_and_the_script_of_one_that_did_no
     ]
 
 
-def test_precisions_that_ranks_found_stand_beside_those_that_were_asked_for(tmp_path: Path) -> None:
+def test_precisions_that_ranks_found_stand_beside_those_that_were_asked_for(tmp_path):
     paths = ended(Outcome.COMPLETED, tmp_path)
     write_json(paths.cell, {"training": {"precision": "bf16"}})
     found = Precisions("bf16", "fp32", "fp32", None, "fp32", "fp32")
@@ -289,7 +287,7 @@ def test_precisions_that_ranks_found_stand_beside_those_that_were_asked_for(tmp_
 # ------------------------------------------------------------------------------------ files' text
 
 
-def test_of_a_log_the_last_lines_are_shown(tmp_path: Path) -> None:
+def test_of_a_log_the_last_lines_are_shown(tmp_path):
     log = tmp_path / "log"
     clean = cleaning({})
     log.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
@@ -327,20 +325,18 @@ SECRETS = {"HF_TOKEN": "hf_0123456789", "SSH_PASSPHRASE": "two words\nand-a-seco
         ("NCCL_DEBUG=WARN tokens=abcdefgh12", None),
     ],
 )
-def test_secrets_are_hidden_and_other_text_is_not(text: str, shown: str | None) -> None:
+def test_secrets_are_hidden_and_other_text_is_not(text, shown):
     clean = cleaning({**SECRETS, "PWD": "/home/a-directory", "AUTH": "short", "PATH": "tokens"})
     assert clean(text) == (text if shown is None else shown)
 
 
 @pytest.mark.parametrize("piece", ["a", "a-", "a--", "a:", "x://", " "])
-def test_long_lines_are_cleaned_in_no_time(piece: str) -> None:
+def test_long_lines_are_cleaned_in_no_time(piece):
     text = piece * (60_000 // len(piece))
     assert cleaning(SECRETS)(text) == text
 
 
-def test_hostile_text_and_secrets_reach_no_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_text_and_secrets_reach_no_page(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
     bad = "</script><img src=x onerror=alert(1)>\x1b]0;x\x07 hf_0123456789 \u2028"
     paths = ended(Outcome.ERROR, tmp_path)
@@ -363,7 +359,7 @@ def test_hostile_text_and_secrets_reach_no_page(
     assert text.count(bad[:37] + r"\\x1b]0;x\\x07") >= 9
 
 
-def test_a_damaged_log_is_shown_and_a_damaged_record_named(tmp_path: Path) -> None:
+def test_a_damaged_log_is_shown_and_a_damaged_record_named(tmp_path):
     paths = ended(Outcome.ERROR, tmp_path)
     (paths.logs / "training.log").write_bytes(b"\xff\x00\xfe\n")
     paths.script.mkdir()
@@ -386,7 +382,7 @@ def test_a_damaged_log_is_shown_and_a_damaged_record_named(tmp_path: Path) -> No
 # -------------------------------------------------------------------------------------- all of it
 
 
-def test_the_full_matrix_fits_and_is_the_same_each_time(tmp_path: Path) -> None:
+def test_the_full_matrix_fits_and_is_the_same_each_time(tmp_path):
     count = 24
     tables = full_matrix(count=count)
     script = (ROOT / "tests" / "launch" / "golden" / "h200.sh").read_text(encoding="utf-8")
@@ -418,7 +414,7 @@ def test_the_full_matrix_fits_and_is_the_same_each_time(tmp_path: Path) -> None:
     assert embedded("cells", cell_pages(other, [], label, tmp_path / "elsewhere")) == first
 
 
-def test_a_cell_on_emulated_nodes_has_a_mark_and_what_is_emulated(tmp_path: Path) -> None:
+def test_a_cell_on_emulated_nodes_has_a_mark_and_what_is_emulated(tmp_path):
     known = {**KNOWN, "emulated": "two daemons of one host"}
     tables = tables_of([cell_row(known)], [run_row(known, 1)])
     (head,) = pages_of(tables, tmp_path)["cells"]

@@ -19,7 +19,7 @@ def unpacked(element: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
-def test_data_comes_back_and_cannot_end_its_element() -> None:
+def test_data_comes_back_and_cannot_end_its_element():
     data = {"b": ["</script><script>alert(1)//", "°", None], "a": 1.5}
     element = embedded("cells", data)
     assert 'id="data-cells"' in element
@@ -27,7 +27,7 @@ def test_data_comes_back_and_cannot_end_its_element() -> None:
     assert unpacked(element) == data
 
 
-def test_the_same_data_are_the_same_bytes_in_any_order_at_any_time() -> None:
+def test_the_same_data_are_the_same_bytes_in_any_order_at_any_time():
     element = embedded("x", {"a": 1, "b": 2})
     assert element == embedded("x", {"b": 2, "a": 1})
     header = base64.b64decode(element.split(">")[1].split("<")[0])[:10]
@@ -36,15 +36,15 @@ def test_the_same_data_are_the_same_bytes_in_any_order_at_any_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", 'x" onload="', "a b", "1a"])
-def test_a_name_that_is_no_plain_word_is_refused(name: str) -> None:
+def test_a_name_that_is_no_plain_word_is_refused(name):
     with pytest.raises(ValueError, match="id"):
         embedded(name, {})
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_what_is_no_json_is_refused():
     with pytest.raises(ValueError, match="JSON"):
         embedded("x", math.nan)
 
 
-def test_a_cells_address_holds_nothing_that_an_address_could_end_with() -> None:
+def test_a_cells_address_holds_nothing_that_an_address_could_end_with():
     assert address("h200/gpt3 #1&<") == "#cell=h200%2Fgpt3%20%231%26%3C"

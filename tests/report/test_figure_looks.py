@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_rgb
@@ -38,7 +37,7 @@ def kind(entry: FigureEntry) -> str:
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_each_kind_of_figure_is_drawn_of_few_cells(count: int) -> None:
+def test_each_kind_of_figure_is_drawn_of_few_cells(count):
     entries = figures(full_matrix(count=count, points=15))
     # One cell differs from no other, and beats none.
     comparing = {"optimisation", "microbatch", "recomputation", "energy"}
@@ -49,7 +48,7 @@ def test_each_kind_of_figure_is_drawn_of_few_cells(count: int) -> None:
 
 
 @pytest.mark.long
-def test_figures_of_305_cells_fit_into_a_column_without_overlapping_text(of_study: Tables) -> None:
+def test_figures_of_305_cells_fit_into_a_column_without_overlapping_text(of_study):
     entries = figures(of_study)
     assert undrawn(of_study) == []
     assert len({entry.stem for entry in entries}) == len(entries)
@@ -62,7 +61,7 @@ def test_figures_of_305_cells_fit_into_a_column_without_overlapping_text(of_stud
 
 
 @pytest.mark.long
-def test_every_cell_that_did_not_complete_is_in_its_figures(of_study: Tables) -> None:
+def test_every_cell_that_did_not_complete_is_in_its_figures(of_study):
     (platform, model) = "h200", "gpt3-175b"
     failed = [
         cell
@@ -81,9 +80,7 @@ def test_every_cell_that_did_not_complete_is_in_its_figures(of_study: Tables) ->
 
 
 @pytest.mark.long
-def test_figures_of_several_processes_are_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_several_processes_are_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr("workflow_lib.report.figures._FIGURES_A_PROCESS", 5)
     write(full_matrix(count=2, points=10), tmp_path)
     one, two = (write_figures_of(tmp_path, tmp_path / str(n), n) for n in (1, 2))
@@ -107,19 +104,19 @@ def lightness(colour: str) -> float:
     ],
     ids=["kernels", "optimisations", "throttling"],
 )
-def test_neighbours_in_a_stack_differ_in_grey_or_hatch(looks: list[tuple[str, str]]) -> None:
+def test_neighbours_in_a_stack_differ_in_grey_or_hatch(looks):
     for (one, hatch), (other, next_hatch) in itertools.pairwise(looks):
         differ = abs(lightness(one) - lightness(other)) >= 0.1
         assert differ or hatch != next_hatch, (one, other)
     assert len(set(looks)) == len(looks)
 
 
-def test_plain_classes_of_kernels_differ_in_grey_whichever_of_them_are_neighbours() -> None:
+def test_plain_classes_of_kernels_differ_in_grey_whichever_of_them_are_neighbours():
     plain = sorted(lightness(each.colour) for each in CLASSES if not each.hatch)
     assert all(lighter - darker > 0.06 for darker, lighter in itertools.pairwise(plain))
 
 
-def test_lines_and_markers_differ_without_colour() -> None:
+def test_lines_and_markers_differ_without_colour():
     assert len({marker for _, marker, _ in microbatch_figure._LINES}) == len(
         microbatch_figure._LINES
     )

@@ -70,7 +70,7 @@ def classes_of(axes: Axes) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def test_optimisations_stand_beside_each_other_with_their_intervals_and_failures() -> None:
+def test_optimisations_stand_beside_each_other_with_their_intervals_and_failures():
     base = cell_row(known(recomputation="none"), "out_of_memory")
     overlap = cell_row(
         known(recomputation="none", overlap=True), tokens_per_s_per_gpu=(500, 490, 520)
@@ -93,7 +93,7 @@ def test_optimisations_stand_beside_each_other_with_their_intervals_and_failures
     assert axes.get_ylabel() == "Throughput\n(tokens/s/GPU)"
 
 
-def test_a_micro_batch_that_failed_breaks_its_line_and_is_named_at_the_bottom() -> None:
+def test_a_micro_batch_that_failed_breaks_its_line_and_is_named_at_the_bottom():
     cells = [
         cell_row(known(1), tokens_per_j=1.0),
         cell_row(known(2), "infeasible"),
@@ -118,7 +118,7 @@ def kernels_of(*cells: dict, **seconds: float) -> dict[str, pl.DataFrame]:
     return {"kernels": table(rows, KERNELS), "traces": table(ranks, TRACES)}
 
 
-def test_kernel_times_are_a_steps_stacked_by_class() -> None:
+def test_kernel_times_are_a_steps_stacked_by_class():
     cell = cell_row(known())
     frames = kernels_of(cell, gemm=6.0, all_reduce=2.0)
     figure = drawn("kernels", cell, **frames)
@@ -128,7 +128,7 @@ def test_kernel_times_are_a_steps_stacked_by_class() -> None:
     assert "25 %" in words(figure.axes[0])
 
 
-def test_kernel_times_without_a_trace_say_why() -> None:
+def test_kernel_times_without_a_trace_say_why():
     done, other, failed = (known(size) for size in (1, 2, 4))
     cells = [
         cell_row(done),
@@ -142,7 +142,7 @@ def test_kernel_times_without_a_trace_say_why() -> None:
     assert not any("mb8" in each for each in text)
 
 
-def test_ranks_without_a_trace_are_counted_and_not_taken_for_zero() -> None:
+def test_ranks_without_a_trace_are_counted_and_not_taken_for_zero():
     cell = cell_row(known())
     frames = kernels_of(cell, gemm=4.0)
     some = {name: frame.filter(pl.col("rank") < 6) for name, frame in frames.items()}
@@ -154,7 +154,7 @@ def test_ranks_without_a_trace_are_counted_and_not_taken_for_zero() -> None:
     assert "no trace" in words(drawn("pipeline", cell, **first))
 
 
-def test_recomputation_is_off_in_one_bar_and_on_in_the_next() -> None:
+def test_recomputation_is_off_in_one_bar_and_on_in_the_next():
     off, on = known(recomputation="none"), known()
     frames = [kernels_of(off, gemm=2.0), kernels_of(on, gemm=4.0)]
     joined = {name: pl.concat([frame[name] for frame in frames]) for name in frames[0]}
@@ -164,7 +164,7 @@ def test_recomputation_is_off_in_one_bar_and_on_in_the_next() -> None:
     assert labels == ["tp2-pp2-dp2 off", "tp2-pp2-dp2 on"]
 
 
-def test_each_pipeline_rank_has_the_mean_of_its_ranks() -> None:
+def test_each_pipeline_rank_has_the_mean_of_its_ranks():
     small, large = known(1), known(4)
     rows = [
         row
@@ -183,7 +183,7 @@ def test_each_pipeline_rank_has_the_mean_of_its_ranks() -> None:
         assert tops == pytest.approx({0: 1.5 * factor, 1: 2.5 * factor})
 
 
-def test_ranks_that_trace_no_step_and_small_classes_are_told_apart_from_zero() -> None:
+def test_ranks_that_trace_no_step_and_small_classes_are_told_apart_from_zero():
     cell = known()
     rows = list(kernel_rows(cell, 0, {"gemm": 100.0, "broadcast": 0.5}))
     ranks = [trace_row(cell, 0), trace_row(cell, 1, steps=0)]
@@ -198,14 +198,10 @@ def test_ranks_that_trace_no_step_and_small_classes_are_told_apart_from_zero() -
     ]
 
 
-def test_traffic_is_bytes_of_both_directions_over_the_measured_time() -> None:
+def test_traffic_is_bytes_of_both_directions_over_the_measured_time():
     cell = known()
     rows = [
-        {
-            **row,
-            "gpu_link_sent_bytes": 3e12,
-            "gpu_link_received_bytes": 1e12,
-        }
+        {**row, "gpu_link_sent_bytes": 3e12, "gpu_link_received_bytes": 1e12}
         for row in gpu_rows(cell, 1, random.Random(1))
     ]
     runs = (run_row(cell, 1, measured_duration_s=20.0),)
@@ -216,7 +212,7 @@ def test_traffic_is_bytes_of_both_directions_over_the_measured_time() -> None:
     assert "NVLink" in panel.get_title("left")
 
 
-def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
+def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named():
     shares = {"throttle_power_share": 0.5, "throttle_thermal_share": 0.25}
     cell = known()
     runs = tuple(
@@ -241,7 +237,7 @@ def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
         assert word in words(axes)
 
 
-def test_memory_shows_what_was_held_and_what_was_planned() -> None:
+def test_memory_shows_what_was_held_and_what_was_planned():
     cell = cell_row(
         known(),
         memory_peak_bytes=90e9,
@@ -264,7 +260,7 @@ def test_memory_shows_what_was_held_and_what_was_planned() -> None:
     assert len(axes.get_yticks()) == 1
 
 
-def test_the_front_holds_the_cells_that_no_other_beats_in_both() -> None:
+def test_the_front_holds_the_cells_that_no_other_beats_in_both():
     def cell(size: int, speed: float, yielded: float) -> dict:
         row = cell_row(known(size), tokens_per_s=speed, tokens_per_j=yielded)
         return {**row, "micro_batch_size": size}
@@ -307,7 +303,7 @@ def series(cell: dict, power_w: dict[int, list[float | None]], **others: Any) ->
     return table(rows, SERIES)
 
 
-def test_power_is_the_mean_over_gpus_and_steps_are_marked() -> None:
+def test_power_is_the_mean_over_gpus_and_steps_are_marked():
     cell = known()
     steps = [
         {"cell": cell["cell"], "run": 1, "step": 0, "elapsed_s": -4.0, "step_time_s": 4.0},
@@ -331,7 +327,7 @@ def test_power_is_the_mean_over_gpus_and_steps_are_marked() -> None:
     assert words(failed).count("timeout") == 1
 
 
-def test_slots_are_in_the_order_of_the_air_stream_over_time() -> None:
+def test_slots_are_in_the_order_of_the_air_stream_over_time():
     cell = known()
     frame = series(
         cell,
@@ -350,7 +346,7 @@ def test_slots_are_in_the_order_of_the_air_stream_over_time() -> None:
         assert label in words(figure)
 
 
-def test_what_is_not_drawn_is_named_with_the_reason() -> None:
+def test_what_is_not_drawn_is_named_with_the_reason():
     cell = cell_row(known())
     lacking = '{"gpu_link_sent_bytes": "no links"}'
     gpus = tuple(
@@ -370,5 +366,5 @@ def test_what_is_not_drawn_is_named_with_the_reason() -> None:
     assert gpu_maps.TEMPERATURE.subject in why
 
 
-def test_long_labels_are_broken() -> None:
+def test_long_labels_are_broken():
     assert style.wrapped("tp2-pp2-dp8-ep8 mb4", 9) == "tp2-pp2-\ndp8-ep8\nmb4"

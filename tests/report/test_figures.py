@@ -34,7 +34,7 @@ def draw(tmp_path: Path, cells: list[Planned], *kinds: str) -> dict[str, str]:
     return texts
 
 
-def test_there_is_a_figure_a_model_and_one_a_platform_and_model(tmp_path: Path) -> None:
+def test_there_is_a_figure_a_model_and_one_a_platform_and_model(tmp_path):
     directory = write_sweep(
         tmp_path,
         [
@@ -58,7 +58,7 @@ def test_there_is_a_figure_a_model_and_one_a_platform_and_model(tmp_path: Path) 
     ]
 
 
-def test_the_parallelism_figure_names_cells_quantities_and_units(tmp_path: Path) -> None:
+def test_the_parallelism_figure_names_cells_quantities_and_units(tmp_path):
     text = draw(
         tmp_path,
         [Planned(), Planned("tp4-pp8-dp1"), Planned("tp8-pp8-dp1", platform="h100")],
@@ -73,7 +73,7 @@ def test_the_parallelism_figure_names_cells_quantities_and_units(tmp_path: Path)
     assert "peak reading" in lines
 
 
-def test_peaks_of_unlike_sensors_have_their_own_markers_and_their_names(tmp_path: Path) -> None:
+def test_peaks_of_unlike_sensors_have_their_own_markers_and_their_names(tmp_path):
     samples = {"power_peak_w": 929.0, "power_peak_sensor": "driver's samples, 20 ms apart"}
     readings = {"power_peak_w": 703.0, "power_peak_sensor": "readings, each the mean of 1 s"}
     alike = write_sweep(
@@ -98,7 +98,7 @@ def test_peaks_of_unlike_sensors_have_their_own_markers_and_their_names(tmp_path
     assert peaks == {"^": [929.0], "v": [703.0]}
 
 
-def test_a_cell_without_a_result_is_labelled_with_its_fate(tmp_path: Path) -> None:
+def test_a_cell_without_a_result_is_labelled_with_its_fate(tmp_path):
     text = draw(
         tmp_path,
         [
@@ -119,13 +119,13 @@ def test_a_cell_without_a_result_is_labelled_with_its_fate(tmp_path: Path) -> No
     assert "tp8" not in of_gpus
 
 
-def test_a_missing_measure_of_a_completed_cell_says_no_data(tmp_path: Path) -> None:
+def test_a_missing_measure_of_a_completed_cell_says_no_data(tmp_path):
     cells = [Planned("tp1"), Planned("tp2", measures={"tokens_per_j": None})]
     lines = draw(tmp_path, cells, "parallelism")["parallelism-gpt3-175b"].splitlines()
     assert lines.count("no data") == 1
 
 
-def test_a_panel_without_any_value_is_left_out_and_not_announced(tmp_path: Path) -> None:
+def test_a_panel_without_any_value_is_left_out_and_not_announced(tmp_path):
     cold = {"temperature_mean_c": None, "temperature_peak_c": None, "tokens_per_j": None}
     directory = write_sweep(
         tmp_path, [Planned("tp1", measures=cold), Planned("tp2", measures=cold)]
@@ -135,7 +135,7 @@ def test_a_panel_without_any_value_is_left_out_and_not_announced(tmp_path: Path)
     assert len(entry.draw().axes) == 3
 
 
-def test_cells_that_generate_show_what_they_decode(tmp_path: Path) -> None:
+def test_cells_that_generate_show_what_they_decode(tmp_path):
     decoding = {"decode_tokens_per_s_per_gpu": 321.0, "decode_tokens_per_j": 0.5}
     trained = {"tokens_per_s": None, "tokens_per_j": None}
     generating = Planned("tp1", workload="inference", measures=decoding | trained)
@@ -148,7 +148,7 @@ def test_cells_that_generate_show_what_they_decode(tmp_path: Path) -> None:
     assert "(tokens/s)" not in lines
 
 
-def test_figures_without_any_value_are_left_out_unless_nothing_completed(tmp_path: Path) -> None:
+def test_figures_without_any_value_are_left_out_unless_nothing_completed(tmp_path):
     drawn = (
         *("temperature_mean_c", "temperature_peak_c", "power_per_gpu_mean_w", "power_peak_w"),
         *("sm_clock_mean_mhz", "tokens_per_j", "tokens_per_s", "memory_used_peak_bytes"),
@@ -164,7 +164,7 @@ def test_figures_without_any_value_are_left_out_unless_nothing_completed(tmp_pat
         assert word in lines
 
 
-def test_a_share_that_is_zero_everywhere_says_none_on_the_whole_scale(tmp_path: Path) -> None:
+def test_a_share_that_is_zero_everywhere_says_none_on_the_whole_scale(tmp_path):
     lines = draw(tmp_path, [Planned()], "gpus")["gpus-h200-gpt3-175b"].splitlines()
     assert "thermal slowdown: none" in "\n".join(lines)
     # The colour bars of the power cap, at 0.9, and of thermal slowdown.
@@ -175,12 +175,12 @@ def test_a_share_that_is_zero_everywhere_says_none_on_the_whole_scale(tmp_path: 
     assert limits == [(58.0, 65.0), (0.0, 90.0), (0.0, 100.0)]
 
 
-def test_temperatures_close_together_have_a_decimal(tmp_path: Path) -> None:
+def test_temperatures_close_together_have_a_decimal(tmp_path):
     close = Planned(of_gpus={"temperature_mean_c": 58.04})
     assert draw(tmp_path, [close])["gpus-h200-gpt3-175b"].splitlines().count("58.0") >= 8
 
 
-def test_nothing_is_drawn_for_a_cell_without_values(tmp_path: Path) -> None:
+def test_nothing_is_drawn_for_a_cell_without_values(tmp_path):
     directory = write_sweep(tmp_path, [Planned("tp1"), Planned("tp2", outcomes=(None,))])
     entry = figures(read_tables(directory))[0]
     for axes in entry.draw().axes:
@@ -190,7 +190,7 @@ def test_nothing_is_drawn_for_a_cell_without_values(tmp_path: Path) -> None:
         assert all(abs(x) < 0.5 for x in drawn)
 
 
-def test_options_are_in_the_label_where_they_differ(tmp_path: Path) -> None:
+def test_options_are_in_the_label_where_they_differ(tmp_path):
     cells = [
         Planned(options="mb1-bf16", outcomes=(COMPLETED, Outcome.TIMEOUT, COMPLETED)),
         Planned(options="mb2-bf16-overlap"),
@@ -201,7 +201,7 @@ def test_options_are_in_the_label_where_they_differ(tmp_path: Path) -> None:
     assert "tp2-pp16 mb2 overlap" in lines
 
 
-def test_the_heat_map_marks_front_and_rear_and_numbers_its_fields(tmp_path: Path) -> None:
+def test_the_heat_map_marks_front_and_rear_and_numbers_its_fields(tmp_path):
     lines = draw(tmp_path, [Planned()], "gpus")["gpus-h200-gpt3-175b"].splitlines()
     assert "Mean temperature" in lines
     assert "software power cap" in "\n".join(lines)
@@ -219,13 +219,13 @@ def test_the_heat_map_marks_front_and_rear_and_numbers_its_fields(tmp_path: Path
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_simulated_readings_are_marked_in_every_figure(tmp_path: Path, simulated: bool) -> None:
+def test_simulated_readings_are_marked_in_every_figure(tmp_path, simulated):
     texts = draw(tmp_path, [Planned("tp1", simulated=simulated), Planned("tp2")])
     assert len(texts) > 2
     assert {SIMULATED_MARK in text for text in texts.values()} == {simulated}
 
 
-def test_forty_cells_are_split_over_figures_and_keep_their_labels(tmp_path: Path) -> None:
+def test_forty_cells_are_split_over_figures_and_keep_their_labels(tmp_path):
     cells = [Planned(f"tp{number}") for number in range(2, 42)]
     texts = draw(tmp_path, cells, "gpus", "parallelism")
     assert sorted(texts) == [
@@ -238,14 +238,14 @@ def test_forty_cells_are_split_over_figures_and_keep_their_labels(tmp_path: Path
     assert "tp41" in texts["gpus-h200-gpt3-175b-3"].splitlines()
 
 
-def test_missing_tables_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_tables_are_one_message(tmp_path, capsys):
     assert main(["figures", "--tables", str(tmp_path), "--output", str(tmp_path / "f")]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"figures: {tmp_path}/cells.parquet: ")
     assert said.count("\n") == 1
 
 
-def test_a_panel_shows_at_least_two_percent_of_its_values() -> None:
+def test_a_panel_shows_at_least_two_percent_of_its_values():
     axes = Figure().subplots()
     axes.plot([0, 1], [300.0, 300.0005])
     _widen(axes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -31,7 +30,7 @@ def marks(entry: FigureEntry) -> list[str]:
         return [text for axes in entry.draw().axes for text in told(axes)]
 
 
-def test_points_of_cells_and_runs_tell_value_unit_and_interval() -> None:
+def test_points_of_cells_and_runs_tell_value_unit_and_interval():
     known = identity("h200", "gpt3-175b", TP2_PP2)
     cell = cell_row(known, tokens_per_s=(200.0, 190.0, 210.0))
     runs = tuple(run_row(known, n, tokens_per_s=180.0 + 10 * n) for n in (1, 2, 3))
@@ -57,13 +56,13 @@ def test_points_of_cells_and_runs_tell_value_unit_and_interval() -> None:
         ("throttling", r".+: (At power cap|Thermal slowdown|Power brake) [\d.]+ % of time \(.+\)"),
     ],
 )
-def test_marks_of_each_kind(tables: Tables, kind: str, pattern: str) -> None:
+def test_marks_of_each_kind(tables, kind, pattern):
     texts = marks(of_kind(tables, kind))
     assert len(texts) > 5
     assert [text for text in texts if not re.fullmatch(pattern, text)] == []
 
 
-def test_every_field_of_a_heat_map_has_one(tables: Tables) -> None:
+def test_every_field_of_a_heat_map_has_one(tables):
     entry = of_kind(tables, "gpus")
     with style.styled(entry.stem):
         axes = entry.draw().axes[0]
@@ -71,7 +70,7 @@ def test_every_field_of_a_heat_map_has_one(tables: Tables) -> None:
     assert len(told(axes)) == values.count() > 100
 
 
-def test_a_mark_lies_over_its_bar_and_is_in_svg_alone(tmp_path: Path) -> None:
+def test_a_mark_lies_over_its_bar_and_is_in_svg_alone(tmp_path):
     def bar(speaks: bool) -> Figure:
         figure = Figure(figsize=(2, 2))
         ((axes,),) = style.grid(figure, 1, 1, (0.5, 0.5, 0.5, 0.5), (0.0, 0.0))
@@ -101,7 +100,7 @@ def test_a_mark_lies_over_its_bar_and_is_in_svg_alone(tmp_path: Path) -> None:
     assert "<title>" not in written[False][0]
 
 
-def test_a_shortened_svg_draws_the_same() -> None:
+def test_a_shortened_svg_draws_the_same():
     svg = (
         b'<!DOCTYPE svg>\n<svg width="9pt">\n <g id="a">\n  <g id="b"/>\n'
         b'  <path id="used" d="M 1.004 2 \nL 3.25 2 \nL 3.25 -4.999 \nL 5 6 z" '

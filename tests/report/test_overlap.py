@@ -61,7 +61,7 @@ def sentences(*cells: dict[str, Any], kernels: Any = (), traces: Any = ()) -> tu
     return slower_with_overlap(tables, {each["cell"]: each["cell"] for each in cells})
 
 
-def test_the_time_goes_where_the_tables_say() -> None:
+def test_the_time_goes_where_the_tables_say():
     # Two ranks of two steps each, so 4 rank-steps in all. Off: a step is 100 ms on the mean rank.
     traces = [
         trace("off", 0, 2, span=0.200, computed=0.160, exposed=0.030),
@@ -98,13 +98,13 @@ def test_the_time_goes_where_the_tables_say() -> None:
         assert told.count(part) == 1, part
 
 
-def test_cells_whose_intervals_meet_or_that_are_faster_are_not_named() -> None:
+def test_cells_whose_intervals_meet_or_that_are_faster_are_not_named():
     # Ranges that do not overlap tell nothing apart where runs spread so.
     for on in ((900.0, 880.0, 989.0), (1100.0, 1090.0, 1110.0)):
         assert sentences(cell("off", False, OFF), cell("on", True, on)) == ()
 
 
-def test_how_much_slower_is_what_the_comparison_says_also_where_medians_mix_hosts() -> None:
+def test_how_much_slower_is_what_the_comparison_says_also_where_medians_mix_hosts():
     # One host is 2 % faster, and overlap costs 3.5 % on each. Two runs without overlap were on the
     # slow host, and two with overlap on the fast one: medians differ by 1.6 %.
     off = cell("off", False, (1000.5, 999.5, 1020.0))
@@ -129,12 +129,12 @@ def test_how_much_slower_is_what_the_comparison_says_also_where_medians_mix_host
 
 
 @pytest.mark.parametrize("changes", [{"micro_batch_size": 7}, {"simulated": True}, {"runs": 1}])
-def test_only_cells_that_differ_in_overlap_alone_are_compared(changes: dict[str, Any]) -> None:
+def test_only_cells_that_differ_in_overlap_alone_are_compared(changes):
     """One run has no interval either."""
     assert sentences(cell("off", False, OFF), cell("on", True, ON, **changes)) == ()
 
 
-def test_without_traces_the_page_says_that_it_does_not_know() -> None:
+def test_without_traces_the_page_says_that_it_does_not_know():
     off, on = cell("off", False, OFF), cell("on", True, ON)
     of_off = trace("off", 0, 2, span=0.2, computed=0.1, exposed=0.1)
 

@@ -29,7 +29,7 @@ from .test_embedding import unpacked
 HOSTILE = "<script>alert('x')</script>\"&$\\frac$"
 
 
-def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> None:
+def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path):
     description, needs = "Every layout of the study.", "needs 214 GB, a GPU has 141 GB"
     page = build(
         tmp_path,
@@ -57,7 +57,7 @@ def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> N
     assert "16.0 GPU-hours" in page.text
 
 
-def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path: Path) -> None:
+def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path):
     decoding = {"decode_tokens_per_s_per_gpu": 321.0}
     generating = Planned("tp1", workload="inference", measures=decoding)
     other = Planned("tp4", workload="inference")
@@ -80,7 +80,7 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
     assert "Fastest" not in both, "a cell of each workload has none to be compared with"
 
 
-def test_the_bf16_peak_has_a_column_where_a_cell_has_another(tmp_path: Path) -> None:
+def test_the_bf16_peak_has_a_column_where_a_cell_has_another(tmp_path):
     in_bf16 = Planned("tp1", training={"precision": "bf16"}, measures={"mfu_causal_bf16_peak": 0.4})
     in_fp8 = Planned("tp2", training={"precision": "fp8"}, measures={"mfu_causal_bf16_peak": 0.6})
     heading = MEASURES["mfu_causal_bf16_peak"].heading
@@ -88,7 +88,7 @@ def test_the_bf16_peak_has_a_column_where_a_cell_has_another(tmp_path: Path) -> 
     assert heading in build(tmp_path / "both", [in_bf16, in_fp8]).text
 
 
-def test_the_page_names_every_convention_of_mfu_that_has_a_column(tmp_path: Path) -> None:
+def test_the_page_names_every_convention_of_mfu_that_has_a_column(tmp_path):
     page = build(tmp_path, [Planned("tp1")])
     conventions = {name.removesuffix("_bf16_peak") for name in MEASURES if name.startswith("mfu_")}
     told = ("6·N·tokens", "causal attention", "as vendors count", "as torchtitan counts")
@@ -96,7 +96,7 @@ def test_the_page_names_every_convention_of_mfu_that_has_a_column(tmp_path: Path
     assert [each for each in told if each not in page.text] == []
 
 
-def test_the_page_loads_nothing(tmp_path: Path) -> None:
+def test_the_page_loads_nothing(tmp_path):
     page = build(tmp_path, [Planned(), Planned("tp4", simulated=True)])
     for tag, attributes in page.tags:
         assert tag not in ("link", "iframe", "object", "embed", "img", "base")
@@ -112,7 +112,7 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
     assert sum(tag == "svg" for tag, _ in page.tags) == 5
 
 
-def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:
+def test_ids_are_unique_and_references_lead_somewhere(tmp_path):
     page = build(tmp_path, [Planned(), Planned(model="mixtral-8x7b")])
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -128,14 +128,12 @@ def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("others", "how_many"), [([], "Every"), ([Planned("tp2")], "Some")])
-def test_simulated_readings_have_a_banner(
-    tmp_path: Path, others: list[Planned], how_many: str
-) -> None:
+def test_simulated_readings_have_a_banner(tmp_path, others, how_many):
     page = build(tmp_path, [Planned("tp1", simulated=True), *others])
     assert f"{SIMULATED_MARK}. {how_many} " in page.text
 
 
-def test_emulated_nodes_have_a_banner_and_their_figures_and_cells_say_so(tmp_path: Path) -> None:
+def test_emulated_nodes_have_a_banner_and_their_figures_and_cells_say_so(tmp_path):
     words = "two daemons of <b>one</b> host"
     page = build(tmp_path / "emulated", [Planned("tp1", emulated=words), Planned("tp2")])
     assert f"{words}." in page.text.partition(EMULATED_MARK)[2]
@@ -152,7 +150,7 @@ def test_emulated_nodes_have_a_banner_and_their_figures_and_cells_say_so(tmp_pat
     assert "emulated" not in real.text.lower()
 
 
-def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+def test_names_are_text_whatever_they_hold(tmp_path):
     hostile = HOSTILE.replace("/", "∕")
     page = build(
         tmp_path,
@@ -170,7 +168,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
 
 
-def test_a_sweep_of_which_nothing_completed_has_a_page(tmp_path: Path) -> None:
+def test_a_sweep_of_which_nothing_completed_has_a_page(tmp_path):
     cells = [Planned(outcomes=(None,)), Planned("tp4", reason="too large")]
     text = build(tmp_path / "some", cells).text
     assert "0 of 2 cells" in text
@@ -179,9 +177,7 @@ def test_a_sweep_of_which_nothing_completed_has_a_page(tmp_path: Path) -> None:
     assert "0 of 0 cells" in build(tmp_path / "none", []).text
 
 
-def test_environments_are_listed_by_distinct_value_and_runs_without_one_counted(
-    tmp_path: Path,
-) -> None:
+def test_environments_are_listed_by_distinct_value_and_runs_without_one_counted(tmp_path):
     cells = [Planned(outcomes=(Outcome.COMPLETED,) * 2), Planned("tp4")]
     page = build(tmp_path, cells)
     assert "packages.torch 2.13.0" in page.text
@@ -193,7 +189,7 @@ def test_environments_are_listed_by_distinct_value_and_runs_without_one_counted(
     assert "1 ended run has no" in again(tmp_path).text
 
 
-def test_cells_whose_names_are_alike_are_called_by_what_differs(tmp_path: Path) -> None:
+def test_cells_whose_names_are_alike_are_called_by_what_differs(tmp_path):
     cells = [
         Planned("tp1", digest=digest, training={"learning_rate": rate})
         for digest, rate in (("aaaaaaaa", 0.001), ("bbbbbbbb", 0.01))
@@ -203,7 +199,7 @@ def test_cells_whose_names_are_alike_are_called_by_what_differs(tmp_path: Path) 
     assert "dp1 lr 0.01 " in text
 
 
-def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path: Path) -> None:
+def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path):
     cells = [
         Planned("tp1"),
         Planned("tp2", outcomes=(Outcome.TIMEOUT,)),
@@ -217,7 +213,7 @@ def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path: Path) ->
         assert best not in text
 
 
-def test_the_commands_rebuild_this_page_and_reduce_no_other_runs(tmp_path: Path) -> None:
+def test_the_commands_rebuild_this_page_and_reduce_no_other_runs(tmp_path):
     description = "-- It's “all” of $HOME & <more>"
     results = tmp_path / "re sults"
     cells = [Planned("tp1"), Planned("tp2", outcomes=(None,)), Planned("tp4", reason="too large")]
@@ -237,11 +233,11 @@ def test_the_commands_rebuild_this_page_and_reduce_no_other_runs(tmp_path: Path)
     assert path.read_text(encoding="utf-8") == page.source
 
 
-def test_the_page_holds_no_path_of_the_machine_that_made_it(tmp_path: Path) -> None:
+def test_the_page_holds_no_path_of_the_machine_that_made_it(tmp_path):
     assert str(tmp_path) not in build(tmp_path, [Planned(), Planned("tp4")]).source
 
 
-def test_an_unknown_estimate_makes_the_total_unknown(tmp_path: Path) -> None:
+def test_an_unknown_estimate_makes_the_total_unknown(tmp_path):
     directory = write_sweep(tmp_path, [Planned(), Planned("tp4")])
     plan = read_table(directory / "plan.parquet", PLAN).to_dicts()
     plan[0]["gpu_hours"] = None
@@ -250,14 +246,12 @@ def test_an_unknown_estimate_makes_the_total_unknown(tmp_path: Path) -> None:
     assert "– GPU-hours estimated" in again(tmp_path).text
 
 
-def test_the_page_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_the_page_is_the_same_bytes_each_time(tmp_path):
     first = build(tmp_path, [Planned()]).source
     assert build(tmp_path, [Planned()]).source == first
 
 
-def test_a_missing_figure_is_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_figure_is_one_message(tmp_path, capsys):
     directory = write_sweep(tmp_path, [Planned()])
     assert write(tmp_path, directory) == 1
     said = capsys.readouterr().err
@@ -266,7 +260,7 @@ def test_a_missing_figure_is_one_message(
     assert not (directory / "report.html").exists()
 
 
-def test_a_figure_in_an_encoding_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_a_figure_in_an_encoding_that_does_not_exist_is_refused(tmp_path):
     figure = made_figure(tmp_path)
     svg = figure.read_text(encoding="utf-8")
     for encoding in ("tf-8", "utf-7", "u" + "9" * 5000):
@@ -300,7 +294,7 @@ def test_a_figure_in_an_encoding_that_does_not_exist_is_refused(tmp_path: Path) 
         ("<svg/>", "an element 'svg'"),
     ],
 )
-def test_a_tampered_figure_is_refused(tmp_path: Path, planted: str, refused: str) -> None:
+def test_a_tampered_figure_is_refused(tmp_path, planted, refused):
     figure = made_figure(tmp_path)
     svg = figure.read_text(encoding="utf-8")
     figure.write_text(svg.replace("</svg>", planted + "</svg>"), encoding="utf-8")
@@ -311,7 +305,7 @@ def test_a_tampered_figure_is_refused(tmp_path: Path, planted: str, refused: str
 
 
 @pytest.mark.parametrize("entity", ["&all;", "text"])
-def test_a_figure_with_a_document_type_is_refused(tmp_path: Path, entity: str) -> None:
+def test_a_figure_with_a_document_type_is_refused(tmp_path, entity):
     figure = made_figure(tmp_path)
     svg = figure.read_text(encoding="utf-8")
     doctype = '<!DOCTYPE svg [<!ENTITY a "aaaa"><!ENTITY all "&a;&a;">]><svg '
@@ -321,9 +315,7 @@ def test_a_figure_with_a_document_type_is_refused(tmp_path: Path, entity: str) -
         safe_svg(figure, "stem")
 
 
-def test_a_page_with_a_tampered_figure_is_not_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_with_a_tampered_figure_is_not_written(tmp_path, capsys):
     build(tmp_path, [Planned()])
     figure = next((tmp_path / "sweeps" / "made-up" / "figures").glob("*.svg"))
     figure.write_text("<svg onload='alert(1)'></svg>", encoding="utf-8")
@@ -331,7 +323,7 @@ def test_a_page_with_a_tampered_figure_is_not_written(
     assert str(figure) in capsys.readouterr().err
 
 
-def test_a_browser_may_run_the_pages_own_script_alone(tmp_path: Path) -> None:
+def test_a_browser_may_run_the_pages_own_script_alone(tmp_path):
     page = build(tmp_path, [Planned()])
     (script,) = re.findall(r"<script>(.*?)</script>", page.source, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -350,9 +342,7 @@ def made_figure(directory: Path) -> Path:
     return directory / "parallelism-m.svg"
 
 
-def test_large_figures_are_packed_and_hold_what_plain_ones_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_figures_are_packed_and_hold_what_plain_ones_do(tmp_path, monkeypatch):
     plain = build(tmp_path, [Planned(), Planned("tp4")])
     monkeypatch.setattr("workflow_lib.report.figures.embedding._MOST_PLAIN_BYTES", 1000)
     source = again(tmp_path).source
@@ -364,7 +354,7 @@ def test_large_figures_are_packed_and_hold_what_plain_ones_do(
     assert source.count("<noscript>") == len(packed)
 
 
-def test_the_table_of_cells_can_be_filtered_by_what_cells_differ_in(tmp_path: Path) -> None:
+def test_the_table_of_cells_can_be_filtered_by_what_cells_differ_in(tmp_path):
     page = build(tmp_path, [Planned("tp1"), Planned("tp2", outcomes=(Outcome.OUT_OF_MEMORY,))])
     names = [attributes.get("name") for tag, attributes in page.tags if tag in ("select", "input")]
     # There is one model and one platform.
@@ -376,7 +366,7 @@ def test_the_table_of_cells_can_be_filtered_by_what_cells_differ_in(tmp_path: Pa
     assert rows == ["completed", "out of memory"]
 
 
-def test_figures_that_are_not_drawn_say_why_and_those_over_time_lie_beside(tmp_path: Path) -> None:
+def test_figures_that_are_not_drawn_say_why_and_those_over_time_lie_beside(tmp_path):
     directory = tmp_path / "sweeps" / "made-up"
     write_tables(full_matrix(count=2, points=10), write_sweep(tmp_path, [Planned()]))
     draw(directory)

@@ -60,7 +60,7 @@ def shown(rows: list[dict[str, Any]], other_gpu_of: str = "") -> list[tuple[str,
     return [(line["predicted"], line["measured"], line["verdict"]) for line in lines]
 
 
-def test_gains_are_by_hand() -> None:
+def test_gains_are_by_hand():
     # Logarithms of the three ratios have the mean −0.030495 and the deviation 0.010310; Student's
     # t of two degrees of freedom is 4.3027: ± 0.025612.
     time, energy = shown(runs([1.92, 1.94, 1.96], [0.5, 0.5, 0.5]))
@@ -70,17 +70,13 @@ def test_gains_are_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("times_s", "verdict"),
-    [
-        ([1.94, 1.94, 1.94], "holds"),
-        ([2.0, 2.002, 1.998], "wrong"),
-        ([1.8, 2.2, 2.0], "undecided"),
-    ],
+    [([1.94, 1.94, 1.94], "holds"), ([2.0, 2.002, 1.998], "wrong"), ([1.8, 2.2, 2.0], "undecided")],
 )
-def test_the_verdict_is_by_both_intervals(times_s: list[float], verdict: str) -> None:
+def test_the_verdict_is_by_both_intervals(times_s, verdict):
     assert shown(runs(times_s, [0.5, 0.5, 0.5]))[0][2].partition(":")[0] == verdict
 
 
-def test_runs_of_two_dates_are_compared_within_dates() -> None:
+def test_runs_of_two_dates_are_compared_within_dates():
     # The third runs are of the next day, where all takes twice as long, in the other order; a
     # fourth one of the plain cell was the only run of its own day.
     rows = runs([1.94, 1.94, 3.88], [0.5, 0.5, 0.5])
@@ -93,7 +89,7 @@ def test_runs_of_two_dates_are_compared_within_dates() -> None:
     assert verdict == "holds"
 
 
-def test_a_date_may_have_acted_on_one_cell_alone() -> None:
+def test_a_date_may_have_acted_on_one_cell_alone():
     # All runs as placed a day later: ±2.8 % for a date on a ratio of 0.97.
     rows = runs([1.94, 1.94, 1.94], [0.5, 0.5, 0.5])
     for row in rows[1::2]:
@@ -101,7 +97,7 @@ def test_a_date_may_have_acted_on_one_cell_alone() -> None:
     assert shown(rows)[0][1] == "3.0 % (0.3 to 5.6)"
 
 
-def test_what_cannot_be_judged_says_why() -> None:
+def test_what_cannot_be_judged_says_why():
     rows = runs([1.94, 1.94, 1.94], [0.5, None, 0.5])
     predicted, measured, verdict = shown(rows)[1]
     assert (predicted, measured) == ("−1.0 % (−2.0 to 0.0)", "")
@@ -115,7 +111,7 @@ def test_what_cannot_be_judged_says_why() -> None:
     assert "3 runs" in shown(rows[:-1])[0][2]
 
 
-def test_other_gpus_widen_what_was_measured() -> None:
+def test_other_gpus_widen_what_was_measured():
     time, energy = shown(runs([1.94] * 3, [0.5] * 3), other_gpu_of="plain")
     # 2.8 % for dates and nodes; of the energy also a gain of 10 % and 12.5 of 700 W of each GPU.
     assert time[1].startswith("3.0 % (0.3 to 5.6)")

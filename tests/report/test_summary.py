@@ -57,7 +57,7 @@ def answer(question: str, *cells: dict[str, Any], **more: Any) -> Answer:
     return next(each for each in group.answers if each.question == question)
 
 
-def test_the_best_is_named_if_the_comparison_tells_it_from_all_others() -> None:
+def test_the_best_is_named_if_the_comparison_tells_it_from_all_others():
     found = answer(
         "Fastest",
         cell("a", tokens_per_s=(100.0, 99.8, 100.2)),
@@ -70,7 +70,7 @@ def test_the_best_is_named_if_the_comparison_tells_it_from_all_others() -> None:
     assert "c, 150 tokens/s (150–150): +33 to +34 %" in found.rest
 
 
-def test_cells_that_no_comparison_tells_apart_are_named_nearest_first() -> None:
+def test_cells_that_no_comparison_tells_apart_are_named_nearest_first():
     rates = {"a": (191.0, 150.0, 240.0), "b": (200.0, 199.0, 201.0), "c": (199.0, 201.0, 198.0)}
     found = answer("Fastest", *(cell(name, tokens_per_s=rate) for name, rate in rates.items()))
     assert (found.label, found.rivals, found.shortest) == ("b", 2, "not told apart")
@@ -79,14 +79,14 @@ def test_cells_that_no_comparison_tells_apart_are_named_nearest_first() -> None:
     assert " x1, x2, x3 and 2 more: " in answer("Fastest", *many).rest
 
 
-def test_the_leader_is_whom_the_comparison_tells_to_be_better_not_the_best_median() -> None:
+def test_the_leader_is_whom_the_comparison_tells_to_be_better_not_the_best_median():
     # By medians a is ahead; a pair of runs on one host is one block, and b is ahead in each.
     cells = [cell("a", tokens_per_s=(120.0, 100.0, 130.0)), cell("b", tokens_per_s=(1.0, 1.0, 1.0))]
     found = answer("Fastest", *cells, of_blocks={"b": (110.0, 132.0, 143.0)})
     assert (found.label, found.rivals) == ("b", 0)
 
 
-def test_joules_per_token_stand_beside_tokens_per_joule() -> None:
+def test_joules_per_token_stand_beside_tokens_per_joule():
     cells = [
         cell("a", tokens_per_j=(1.0, 0.999, 1.001), energy_per_token_j=1.0),
         cell("b", tokens_per_j=(2.0, 1.999, 2.001), energy_per_token_j=0.5),
@@ -97,14 +97,14 @@ def test_joules_per_token_stand_beside_tokens_per_joule() -> None:
     assert "1.00 tokens/J (0.999–1.00) or 1.00 J/token" in found.rest
 
 
-def test_of_one_run_nothing_is_claimed() -> None:
+def test_of_one_run_nothing_is_claimed():
     one = cell("a", runs=1, tokens_per_s=(200.0, 200.0, 200.0))
     found = answer("Fastest", one, cell("b", tokens_per_s=(100.0, 99.0, 101.0)))
     assert (found.label, found.rivals) == ("a", 1)
     assert "1 against 3 runs" in found.rest
 
 
-def test_ranges_that_do_not_overlap_name_no_winner_where_sensors_may_be_off_by_more() -> None:
+def test_ranges_that_do_not_overlap_name_no_winner_where_sensors_may_be_off_by_more():
     # Tokens of a joule differ by 5 %; with one pair of GPUs this is told, and with another not.
     tokens = {"a": (1.0, 0.999, 1.001), "b": (1.05, 1.049, 1.051)}
     cells = [cell(name, tokens_per_j=value) for name, value in tokens.items()]
@@ -116,7 +116,7 @@ def test_ranges_that_do_not_overlap_name_no_winner_where_sensors_may_be_off_by_m
     assert (other.label, other.rivals, other.shortest) == ("b", 1, "not told apart")
 
 
-def test_coolest_is_the_lowest_and_a_missing_value_is_counted() -> None:
+def test_coolest_is_the_lowest_and_a_missing_value_is_counted():
     cells = (
         cell("a", temperature_mean_c=(60.0, 59.0, 61.0)),
         cell("b", temperature_mean_c=(50.0, 49.0, 51.0)),
@@ -130,7 +130,7 @@ def test_coolest_is_the_lowest_and_a_missing_value_is_counted() -> None:
     assert "no completed cell" in energy.rest
 
 
-def test_simulated_cells_are_not_ranked_with_measured_ones_nor_platforms_or_workloads() -> None:
+def test_simulated_cells_are_not_ranked_with_measured_ones_nor_platforms_or_workloads():
     names = [
         group.name
         for group in told(
@@ -151,7 +151,7 @@ def test_simulated_cells_are_not_ranked_with_measured_ones_nor_platforms_or_work
     assert "simulated" in parts[2][2]
 
 
-def test_throttling_names_the_worst_cell_and_what_none_had() -> None:
+def test_throttling_names_the_worst_cell_and_what_none_had():
     (group,) = told(
         cell("a", throttle_power_share=(0.5, 0.4, 0.6), throttle_thermal_share=0.0),
         cell("b", throttle_power_share=(0.2, 0.1, 0.3), throttle_thermal_share=0.0),
@@ -162,7 +162,7 @@ def test_throttling_names_the_worst_cell_and_what_none_had() -> None:
     assert thermal.startswith("none ")
 
 
-def test_failures_are_counted_by_outcome_with_the_most_frequent_cause() -> None:
+def test_failures_are_counted_by_outcome_with_the_most_frequent_cause():
     cells = [cell("a"), cell("b", "infeasible") | {"cause": "needs 214 GB."}]
     fates = [
         ("a", "completed", "fine"),
@@ -186,7 +186,7 @@ def test_failures_are_counted_by_outcome_with_the_most_frequent_cause() -> None:
     assert different.startswith("2 different causes")
 
 
-def test_profiled_runs_that_did_not_complete_are_counted_apart() -> None:
+def test_profiled_runs_that_did_not_complete_are_counted_apart():
     ends = {"a": "completed", "b": "not_run", "c": "not_run", "d": None}
     cells = [
         cell(name) | {"profiled_outcome": end, "profiled_cause": end and "not ended"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ def heading(measure: str) -> str:
     return f"{known.heading} {known.people[0] if known.people else known.unit}"
 
 
-def test_energies_state_their_systematic_error_where_it_is_known(tmp_path: Path) -> None:
+def test_energies_state_their_systematic_error_where_it_is_known(tmp_path):
     assert build(tmp_path / "known", [Planned()]).text.count(H200) == 4
 
     other = {"energy_systematic_share": 0.151, "gpu_name": "AMD Instinct MI250X"}
@@ -36,7 +35,7 @@ def test_energies_state_their_systematic_error_where_it_is_known(tmp_path: Path)
     assert "trapezoid" not in none
 
 
-def test_simulated_power_has_no_sensor_and_no_error(tmp_path: Path) -> None:
+def test_simulated_power_has_no_sensor_and_no_error(tmp_path):
     values = {"energy_systematic_share": None, "gpu_name": "simulated GPU"}
     simulated = Planned("tp4", simulated=True, measures=values)
     alone = build(tmp_path / "all", [simulated]).text
@@ -47,7 +46,7 @@ def test_simulated_power_has_no_sensor_and_no_error(tmp_path: Path) -> None:
     assert H200 in beside
 
 
-def test_both_energies_and_their_difference_are_shown(tmp_path: Path) -> None:
+def test_both_energies_and_their_difference_are_shown(tmp_path):
     energies = {"energy_j": 250_000.0, "energy_integral_j": 249_500.0, "energy_difference": -0.002}
     page = build(tmp_path, [Planned(measures=energies)])
     for measure in ("energy_j", "energy_integral_j", "power_peak_w", "idle_power_w"):
@@ -56,12 +55,12 @@ def test_both_energies_and_their_difference_are_shown(tmp_path: Path) -> None:
     assert "250 250 −0.20 6.00" in page.text
 
 
-def test_noise_of_the_arithmetic_is_zero(tmp_path: Path) -> None:
+def test_noise_of_the_arithmetic_is_zero(tmp_path):
     energies = {"energy_j": 1000.0, "energy_integral_j": 1000.0, "energy_difference": 3.71e-12}
     assert "1.00 1.00 0.00 6.00" in build(tmp_path, [Planned(measures=energies)]).text
 
 
-def test_what_no_cell_has_is_no_column_but_is_named_with_its_one_reason(tmp_path: Path) -> None:
+def test_what_no_cell_has_is_no_column_but_is_named_with_its_one_reason(tmp_path):
     whole = build(tmp_path / "with", [Planned(), Planned("tp4", measures={"mfu_6n": None})]).text
     # Nothing can be said of columns where nothing completed.
     failed = build(tmp_path / "failed", [Planned(outcomes=(Outcome.TIMEOUT,))]).text
@@ -110,14 +109,14 @@ _STEADY = {
 }
 
 
-def test_a_drift_that_no_line_describes_has_words_and_no_number(tmp_path: Path) -> None:
+def test_a_drift_that_no_line_describes_has_words_and_no_number(tmp_path):
     stalled = {**_WARMING, "step_time_drift": -1.93, "power_drift": 0.6}
     told = build(tmp_path, [Planned("tp1", measures=stalled)]).text.partition("Not steady ,")[2]
     assert told.index("fell by") < told.index("rose by") < told.index("+4.2 °C")
     assert "−60" not in told
 
 
-def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> None:
+def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path):
     cells = [
         Planned("tp1", measures=_STEADY),
         Planned("tp2", measures=_STEADY),
@@ -147,7 +146,7 @@ def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> 
     assert "Not told" not in always
 
 
-def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) -> None:
+def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path):
     cell = Planned(
         "tp1",
         outcomes=(Outcome.COMPLETED,) * 4,
@@ -161,7 +160,7 @@ def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) ->
         assert state in text
 
 
-def test_training_that_was_not_watched_keeps_its_figures(tmp_path: Path) -> None:
+def test_training_that_was_not_watched_keeps_its_figures(tmp_path):
     unwatched = Planned(
         "tp4",
         outcomes=(Outcome.TELEMETRY_INVALID,),
@@ -198,7 +197,7 @@ def _overhead(cell: Planned, rate_hz: float, **values: Any) -> dict[str, Any]:
     }
 
 
-def test_what_sampling_costs_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+def test_what_sampling_costs_is_shown_where_it_was_measured(tmp_path):
     cell = Planned("tp8", simulated=True)
     slow = {"slowdown": 0.00031, "slowdown_low": -0.0001, "slowdown_high": 0.00082}
     too_few = {"pairs": 2, "missing_reasons": '{"slowdown_low": "too few"}'}
@@ -220,7 +219,7 @@ def test_what_sampling_costs_is_shown_where_it_was_measured(tmp_path: Path) -> N
     assert "sampling costs" not in build(tmp_path / "other", [Planned()]).text
 
 
-def test_what_completed_runs_could_not_measure_is_told_once_a_reason(tmp_path: Path) -> None:
+def test_what_completed_runs_could_not_measure_is_told_once_a_reason(tmp_path):
     def lacking(*columns: str) -> dict[str, Any]:
         reasons = dict.fromkeys(columns, "no peak")
         return {**dict.fromkeys(columns), "missing_reasons": json.dumps(reasons)}
@@ -257,9 +256,7 @@ _ODD = {
         (_ODD | {"throttle_power_share": 0.5}, ()),
     ],
 )
-def test_a_cell_at_the_cap_that_draws_less_than_the_limit_is_explained(
-    tmp_path: Path, measures: dict[str, Any], shown: tuple[str, ...]
-) -> None:
+def test_a_cell_at_the_cap_that_draws_less_than_the_limit_is_explained(tmp_path, measures, shown):
     text = build(tmp_path, [Planned(measures=measures)]).text
     told = text.partition("nearly always")[2]
     assert bool(told) == bool(shown)
@@ -267,7 +264,7 @@ def test_a_cell_at_the_cap_that_draws_less_than_the_limit_is_explained(
     assert places == sorted(places)
 
 
-def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
+def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path):
     idle = [
         {
             "node": "node1",
@@ -289,7 +286,7 @@ def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
     assert "0 other jobs" not in text
 
 
-def test_runs_that_started_warmer_than_asked_are_named(tmp_path: Path) -> None:
+def test_runs_that_started_warmer_than_asked_are_named(tmp_path):
     asked = {"cool_down_to_c": 37.0, "cool_down_limit_s": 90.0}
 
     def cooled(waited_s: float, after_c: float, **of_cell: Any) -> Planned:

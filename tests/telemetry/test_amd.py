@@ -162,7 +162,7 @@ def node(tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> Itera
     forget_amdsmi()
 
 
-def test_one_die_of_a_package_has_its_power_and_energy(node: Node) -> None:
+def test_one_die_of_a_package_has_its_power_and_energy(node):
     node.say(MI250)
     source = node.open(2)
     assert [source.read(gpu, 0.0).get("power_w") for gpu in range(4)] == [94, None, 98, None]
@@ -179,7 +179,7 @@ def test_one_die_of_a_package_has_its_power_and_energy(node: Node) -> None:
     assert source.errors == {}
 
 
-def test_every_reading_of_an_mi250_arrives(node: Node) -> None:
+def test_every_reading_of_an_mi250_arrives(node):
     node.say(MI250)
     source = node.open(2)
     assert source.read(1, 0.0) == {
@@ -203,7 +203,7 @@ def test_every_reading_of_an_mi250_arrives(node: Node) -> None:
     assert source.gpus[0]["driver_version"] == "6.8.5"
 
 
-def test_what_an_mi250_cannot_tell_is_named_with_the_reason(node: Node) -> None:
+def test_what_an_mi250_cannot_tell_is_named_with_the_reason(node):
     node.say(MI250)
     missing = node.open(2).missing
     assert "no throttle times" in missing["throttle_power_cap_s"]
@@ -227,14 +227,14 @@ def test_what_an_mi250_cannot_tell_is_named_with_the_reason(node: Node) -> None:
         ((1 << 64) - 2, 0x6C),  # all but the first
     ],
 )
-def test_the_throttle_status_is_told_in_nvmls_bits(node: Node, status: int, event: int) -> None:
+def test_the_throttle_status_is_told_in_nvmls_bits(node, status, event):
     node.say(MI250)
     source = node.open(2)
     node.say(throttle_status=status)
     assert source.read(0, 0.0)["event_reasons"] == event
 
 
-def test_an_mi300_is_a_package_of_one(node: Node) -> None:
+def test_an_mi300_is_a_package_of_one(node):
     node.say(MI300)
     source = node.open(1)
     assert [source.read(gpu, 0.0)["power_w"] for gpu in (0, 1)] == [717, 717]
@@ -243,14 +243,14 @@ def test_an_mi300_is_a_package_of_one(node: Node) -> None:
     assert "temperature_edge" in source.missing["edge_temperature_c"]
 
 
-def test_link_bytes_are_summed_over_links_and_directions_kept_apart(node: Node) -> None:
+def test_link_bytes_are_summed_over_links_and_directions_kept_apart(node):
     node.say(MI300)
     row = node.open(1).read_counters(0, 0.0, everything=True)
     assert row["gpu_link_received_bytes"] == 300 * 1024
     assert row["gpu_link_sent_bytes"] == 12 * 1024
 
 
-def test_power_and_energy_follow_a_square_wave(node: Node) -> None:
+def test_power_and_energy_follow_a_square_wave(node):
     # Between 100 and 500 W, five times a second: 300 W on average.
     epoch_s = time.time() - 1.05
     node.say(MI300, power="square 0.2 100 500", epoch=f"{epoch_s:.9f}", energy_base=0)
@@ -272,7 +272,7 @@ def test_power_and_energy_follow_a_square_wave(node: Node) -> None:
     assert seen == {100, 500}
 
 
-def test_throttle_times_are_the_shares_of_the_firmwares_cycles(node: Node) -> None:
+def test_throttle_times_are_the_shares_of_the_firmwares_cycles(node):
     shares = {"ppt_share": 0.25, "prochot_share": 0, "socket_share": 0.5}
     node.say(MI300, epoch=f"{time.time() - 100:.3f}", cycles_hz=1e6, **shares)
     source = node.open(1)
@@ -293,7 +293,7 @@ def test_throttle_times_are_the_shares_of_the_firmwares_cycles(node: Node) -> No
         assert share * shortest - 1e-5 <= after - before <= share * longest + 1e-5
 
 
-def test_throttle_residencies_that_run_backwards_are_no_times(node: Node) -> None:
+def test_throttle_residencies_that_run_backwards_are_no_times(node):
     node.say(MI300, epoch=f"{time.time() - 100:.3f}", cycles_hz=1e6, ppt_share=1, prochot_share=0)
     source = node.open(1)
     node.say(ppt_share=0.5)  # as after a reset of the GPU
@@ -310,7 +310,7 @@ def test_throttle_residencies_that_run_backwards_are_no_times(node: Node) -> Non
         2**63,  # beyond what a signed reader sees
     ],
 )
-def test_the_energy_accumulator_is_told_as_it_is(node: Node, units: int) -> None:
+def test_the_energy_accumulator_is_told_as_it_is(node, units):
     # Whether it moves and does not run backwards is for the check of coverage to say.
     node.say(MI250)
     source = node.open(2)
@@ -319,9 +319,7 @@ def test_the_energy_accumulator_is_told_as_it_is(node: Node, units: int) -> None
     assert row["energy_j"] == (units * UNIT_J if units < 2**60 else None)
 
 
-def test_the_energy_counter_of_rocm_6_0_to_6_2_is_known_by_its_own_name(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_energy_counter_of_rocm_6_0_to_6_2_is_known_by_its_own_name(node, monkeypatch):
     node.say(MI250)
     node.open(2).close()
     count = sys.modules["amdsmi"].amdsmi_get_energy_count
@@ -335,7 +333,7 @@ def test_the_energy_counter_of_rocm_6_0_to_6_2_is_known_by_its_own_name(
         assert source.read_counters(0, 0.0, everything=True)["energy_j"] is not None
 
 
-def test_a_call_that_fails_leaves_its_columns_empty_and_is_counted(node: Node) -> None:
+def test_a_call_that_fails_leaves_its_columns_empty_and_is_counted(node):
     node.say(MI250)
     source = node.open(2)
     node.say(**{"metrics.error.0": "21"})
@@ -348,7 +346,7 @@ def test_a_call_that_fails_leaves_its_columns_empty_and_is_counted(node: Node) -
     assert source.read(0, 0.0)["power_w"] == 94
 
 
-def test_a_sentinel_in_mid_run_is_no_reading(node: Node) -> None:
+def test_a_sentinel_in_mid_run_is_no_reading(node):
     node.say(MI250)
     source = node.open(2)
     node.say(temperature_hotspot__0="0xffff", power__0="-1", energy__0=2**64 - 1)
@@ -359,7 +357,7 @@ def test_a_sentinel_in_mid_run_is_no_reading(node: Node) -> None:
     assert sum(source.errors.values()) == 4  # the margin needs the temperature as well
 
 
-def test_a_call_that_is_not_permitted_costs_only_its_own_columns(node: Node) -> None:
+def test_a_call_that_is_not_permitted_costs_only_its_own_columns(node):
     node.say(MI250, **{"ecc.error": "10", "cap.error": "10"})
     source = node.open(2)
     assert "Permission" in source.missing["ecc_corrected_errors"]
@@ -376,22 +374,20 @@ def test_a_call_that_is_not_permitted_costs_only_its_own_columns(node: Node) -> 
         (MI300, {"bus__1": "0x05", "function__1": 1}, 1, "partitions"),
     ],
 )
-def test_packages_that_contradict_the_driver_are_refused(
-    node: Node, gpus: Mapping[str, str], changes: dict[str, Any], gpus_per_package: int, named: str
-) -> None:
+def test_contradicted_packages_are_refused(node, gpus, changes, gpus_per_package, named):
     node.say(gpus, **changes)
     with pytest.raises(TelemetryError, match=named):
         node.open(gpus_per_package)
 
 
-def test_the_sensor_is_where_the_driver_has_it(node: Node) -> None:
+def test_the_sensor_is_where_the_driver_has_it(node):
     node.say(MI250, power__0=0, energy__0=0, power__1=94, energy__1=65536)
     source = node.open(2)
     assert [gpu["reports_power"] for gpu in source.gpus] == [False, True, True, False]
     assert source.read_counters(1, 0.0, everything=True)["energy_j"] == 1.0
 
 
-def test_the_job_sees_one_package(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_sees_one_package(node, monkeypatch):
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
     node.say(MI250)
     source = node.open(2)
@@ -399,9 +395,7 @@ def test_the_job_sees_one_package(node: Node, monkeypatch: pytest.MonkeyPatch) -
     assert source.read(0, 0.0)["temperature_c"] == 63
 
 
-def test_a_die_without_its_packages_sensor_is_refused(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_die_without_its_packages_sensor_is_refused(node, monkeypatch):
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1,3")
     node.say(MI250)
     with pytest.raises(TelemetryError, match="GPU 3 shares"):
@@ -416,9 +410,7 @@ def test_a_die_without_its_packages_sensor_is_refused(
         ({"serial": "not a number"}, "amdsmi Python package, of the same version .*ValueError"),
     ],
 )
-def test_a_library_that_does_not_answer_is_refused(
-    node: Node, changes: dict[str, str], message: str
-) -> None:
+def test_a_library_that_does_not_answer_is_refused(node, changes, message):
     node.say(MI250, **changes)
     with pytest.raises(TelemetryError, match=message):
         node.open(2)
@@ -432,17 +424,13 @@ def test_a_library_that_does_not_answer_is_refused(
         ((), False, r"\(AttributeError"),  # functions of the binding are missing
     ],
 )
-def test_a_library_of_another_version_than_the_bindings_is_refused(
-    node: Node, flags: tuple[str, ...], whole: bool, named: str
-) -> None:
+def test_a_library_of_another_version_than_the_bindings_is_refused(node, flags, whole, named):
     node.say(MI250)
     with pytest.raises(TelemetryError, match=named):
         node.open(2, *flags, whole=whole)
 
 
-def test_without_rocms_library_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_rocms_library_it_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.delenv("ROCM_HOME", raising=False)
     forget_amdsmi()
@@ -451,9 +439,7 @@ def test_without_rocms_library_it_is_refused(
     assert capsys.readouterr().out == ""
 
 
-def test_the_sampler_writes_what_the_source_reads(
-    tmp_path: Path, build: Build, node: Node, sampler: Start
-) -> None:
+def test_the_sampler_writes_what_the_source_reads(tmp_path, build, node, sampler):
     node.say(MI250)
     paths = records.RunPaths(tmp_path / "run")
     cell = make_cell(ranks=4, source="amd", gpu="MI250", gpus_per_package=2)

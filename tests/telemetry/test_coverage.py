@@ -149,7 +149,7 @@ COVERED: dict[str, Callable[[records.RunPaths], object]] = {
 
 
 @pytest.mark.parametrize("case", COVERED)
-def test_a_covered_run_has_no_reason(paths: records.RunPaths, case: str) -> None:
+def test_a_covered_run_has_no_reason(paths, case):
     COVERED[case](paths)
     assert invalid_reason(paths, CELL) is None
 
@@ -253,7 +253,7 @@ FAULTS: dict[str, tuple[Callable[[records.RunPaths], object], tuple[str, ...]]] 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named_with_its_place_and_size(paths: records.RunPaths, fault: str) -> None:
+def test_a_fault_is_named_with_its_place_and_size(paths, fault):
     do, parts = FAULTS[fault]
     do(paths)
     message = reason(paths)
@@ -271,9 +271,7 @@ def test_a_fault_is_named_with_its_place_and_size(paths: records.RunPaths, fault
         ("power_w", "watts", 1, "column names"),
     ],
 )
-def test_corruption_is_named_by_file_and_line(
-    paths: records.RunPaths, before: str, after: str, line: int, part: str
-) -> None:
+def test_corruption_is_named_by_file_and_line(paths, before, after, line, part):
     edit(paths.gpu_samples(NODE), before, after)
     assert f"line {line}: " in reason(paths)
     assert part in reason(paths)
@@ -290,7 +288,7 @@ def test_corruption_is_named_by_file_and_line(
         (103.1, 104.9, True),  # after it
     ],
 )
-def test_gaps(paths: records.RunPaths, first_s: float, last_s: float, covered: bool) -> None:
+def test_gaps(paths, first_s, last_s, covered):
     rows = [r for r in samples() if not (r["gpu"] == 1 and first_s < r["unix_time_s"] < last_s)]
     write_telemetry(paths, rows)
     if covered:
@@ -300,7 +298,7 @@ def test_gaps(paths: records.RunPaths, first_s: float, last_s: float, covered: b
         assert f" for {last_s - first_s:.1f} s" in reason(paths)
 
 
-def test_a_clock_that_was_set_ahead_is_named(paths: records.RunPaths) -> None:
+def test_a_clock_that_was_set_ahead_is_named(paths):
     """The sampler's deadlines go by the monotonic clock: by it no tick was late."""
     for rank in range(2):
         steps = paths.rank_steps(rank)
@@ -327,9 +325,7 @@ def test_a_clock_that_was_set_ahead_is_named(paths: records.RunPaths) -> None:
 
 
 @pytest.mark.parametrize(("first_s", "bridged"), [(100.5, True), (101.7, False)])
-def test_the_drivers_own_samples_bridge_a_gap(
-    paths: records.RunPaths, first_s: float, bridged: bool
-) -> None:
+def test_the_drivers_own_samples_bridge_a_gap(paths, first_s, bridged):
     # Neither GPU is read between 100.5 and 102.3 s, but the driver sampled every 20 ms.
     write_telemetry(paths, [r for r in samples() if not 100.55 < r["unix_time_s"] < 102.25])
     rows = [
@@ -345,7 +341,7 @@ def test_the_drivers_own_samples_bridge_a_gap(
         assert "for 1.2 s within" in reason(paths)
 
 
-def test_at_low_rates_five_periods_are_allowed(paths: records.RunPaths) -> None:
+def test_at_low_rates_five_periods_are_allowed(paths):
     rows = [r for r in samples() if r["unix_time_s"] in (98.0, 100.4, 102.9, 105.0)]
     write_telemetry(paths, rows, sample_rate_hz=2.0)
     assert invalid_reason(paths, CELL) is None
@@ -353,7 +349,7 @@ def test_at_low_rates_five_periods_are_allowed(paths: records.RunPaths) -> None:
     assert "for 2.4 s" in reason(paths)
 
 
-def test_only_the_even_die_of_a_package_need_report_power(paths: records.RunPaths) -> None:
+def test_only_the_even_die_of_a_package_need_report_power(paths):
     cell = make_cell(
         source="nvidia", rate_hz=10.0, measured_steps=3, gpus_per_package=2, gpu="H200"
     )
@@ -366,7 +362,7 @@ def test_only_the_even_die_of_a_package_need_report_power(paths: records.RunPath
     assert "GPU 1 has no" in reason(paths)
 
 
-def test_every_node_where_ranks_ran_must_be_covered(paths: records.RunPaths) -> None:
+def test_every_node_where_ranks_ran_must_be_covered(paths):
     cell = make_cell(ranks=2, nodes=2, source="nvidia", rate_hz=10.0, measured_steps=3)
     write_rank(paths, 1, node="node02")
     assert "node02 has no" in reason(paths, cell)
@@ -377,7 +373,7 @@ def test_every_node_where_ranks_ran_must_be_covered(paths: records.RunPaths) -> 
     assert invalid_reason(paths, cell) is None
 
 
-def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None:
+def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths):
     gpus = tuple({"name": "NVIDIA H200", "uuid": f"GPU-{place}"} for place in "ab")
     write_telemetry(paths, samples(), gpus_told=gpus)
     write_rank(paths, 0, gpu=0, uuid="GPU-b")
@@ -390,9 +386,7 @@ def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None
     assert "on GPU-c, " in reason(paths)
 
 
-def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(
-    paths: records.RunPaths,
-) -> None:
+def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(paths):
     # AMD SMI lists GPUs in another order than HIP, which numbered the ranks' GPUs.
     listed = ("0000:c1:00.0", "0000:32:00.0")
     gpus = tuple({"name": "NVIDIA H200", "pci_bus_id": each} for each in listed)
@@ -411,13 +405,11 @@ def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(
 
 
 @pytest.mark.parametrize("bus_id", [None, "", "N/A", "c1:00.0", "0000:c1:zz.0"])
-def test_a_bus_id_of_another_form_is_no_address(bus_id: str | None) -> None:
+def test_a_bus_id_of_another_form_is_no_address(bus_id):
     assert pci_address(bus_id) is None
 
 
-def test_partitions_of_one_gpu_share_an_address_and_are_taken_in_order(
-    paths: records.RunPaths,
-) -> None:
+def test_partitions_of_one_gpu_share_an_address_and_are_taken_in_order(paths):
     gpus = tuple({"name": "NVIDIA H200", "pci_bus_id": f"0000:c1:00.{i}"} for i in range(2))
     write_telemetry(paths, samples(), gpus_told=gpus)
     for rank in range(2):
@@ -425,7 +417,7 @@ def test_partitions_of_one_gpu_share_an_address_and_are_taken_in_order(
     assert invalid_reason(paths, CELL) is None
 
 
-def test_two_nodes_with_one_gpu_are_refused(tmp_path: Path) -> None:
+def test_two_nodes_with_one_gpu_are_refused(tmp_path):
     # So Slurm gave them out on two emulated nodes, whose energy would have been counted twice.
     paths, cell = on_two_nodes(tmp_path)
     for rank, node in enumerate((NODE, "node02")):
@@ -438,9 +430,7 @@ def test_two_nodes_with_one_gpu_are_refused(tmp_path: Path) -> None:
     assert "GPU-A: " in reason(paths, cell)
 
 
-def test_simulated_gpus_are_not_asked_for_their_name_and_say_nothing_of_real_ones(
-    paths: records.RunPaths,
-) -> None:
+def test_simulated_gpus_are_not_asked_for_their_name_and_say_nothing_of_real_ones(paths):
     cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
     write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
     assert "node01 trained on GPUs" in reason(paths, cell)
@@ -450,9 +440,7 @@ def test_simulated_gpus_are_not_asked_for_their_name_and_say_nothing_of_real_one
 
 
 @pytest.mark.parametrize("restarts_s", [98.5, 99.5, 103.5, 104.5])
-def test_a_counter_that_restarts_outside_of_the_measured_steps_is_no_fault(
-    paths: records.RunPaths, restarts_s: float
-) -> None:
+def test_a_counter_that_restarts_outside_of_the_measured_steps_is_no_fault(paths, restarts_s):
     counted = counters()
     for row in counted:
         if row["unix_time_s"] > restarts_s:
@@ -476,9 +464,7 @@ LONG = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measure
 @pytest.mark.parametrize(
     ("watts", "agrees"), [(500.0, True), (520.0, True), (530.0, False), (470.0, False)]
 )
-def test_power_and_counter_must_agree_within_5_percent(
-    long_run: records.RunPaths, watts: float, agrees: bool
-) -> None:
+def test_power_and_counter_must_agree_within_5_percent(long_run, watts, agrees):
     rows = [r | {"power_w": watts} if r["gpu"] else r for r in samples(end_s=135.0)]
     write_telemetry(long_run, rows, counted=counters(end_s=135.0))
     if agrees:
@@ -489,9 +475,7 @@ def test_power_and_counter_must_agree_within_5_percent(
             assert part in message
 
 
-def test_counters_read_only_before_and_after_are_compared_over_that_span(
-    long_run: records.RunPaths,
-) -> None:
+def test_counters_read_only_before_and_after_are_compared_over_that_span(long_run):
     counted = [r for r in counters(end_s=135.0) if r["unix_time_s"] in (98.0, 135.0)]
     write_telemetry(long_run, samples(end_s=135.0), counted=counted)
     assert invalid_reason(long_run, LONG) is None
@@ -501,7 +485,7 @@ def test_counters_read_only_before_and_after_are_compared_over_that_span(
     assert " 19500 J in 37.0 s" in reason(long_run, LONG)
 
 
-def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths: records.RunPaths) -> None:
+def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths):
     # Idle at 80 W until 100 s, then 700 W. Readings are half a second late, as a mean over 1 s is.
     # The counter is read at 92 and 103 s alone: 8·80 + 3·700 = 2740 J, of which the readings lack
     # 0.5·620 = 310 J, 11 %.
@@ -526,9 +510,7 @@ H200 = ({"name": "NVIDIA H200", "power_limit_w": 700.0, "power_limit_max_w": 700
 
 
 @pytest.mark.parametrize(("count", "covered"), [(8, True), (11, False)])
-def test_a_reading_above_what_the_gpu_can_draw_is_no_reading(
-    long_run: records.RunPaths, count: int, covered: bool
-) -> None:
+def test_a_reading_above_what_the_gpu_can_draw_is_no_reading(long_run, count, covered):
     # At 10 Hz, 8 readings that are none leave a gap of 0.9 s, 11 one of 1.2 s. All are of 3,700 W:
     # 11 of them add 11·0.1·3200 = 3520 J to 15 kJ.
     rows = samples(end_s=135.0)
@@ -543,7 +525,7 @@ def test_a_reading_above_what_the_gpu_can_draw_is_no_reading(
         assert "for 1.2 s" in reason(long_run, LONG)
 
 
-def test_a_high_reading_does_not_excuse_itself(long_run: records.RunPaths) -> None:
+def test_a_high_reading_does_not_excuse_itself(long_run):
     # 5 readings of 1,390 W, which such a GPU might draw for a moment, add 5·0.1·890 = 445 J. 530 W
     # elsewhere add 6 %, 900 J. A lag explains no more than 0.6·700 = 420 J, beside 5 % or 750 J.
     rows = [r | {"power_w": 530.0} if r["gpu"] else r for r in samples(end_s=135.0)]
@@ -553,9 +535,7 @@ def test_a_high_reading_does_not_excuse_itself(long_run: records.RunPaths) -> No
     assert "(420 J)" in reason(long_run, LONG)
 
 
-def test_energy_counters_that_are_not_read_must_be_known_not_to_be(
-    long_run: records.RunPaths,
-) -> None:
+def test_energy_counters_that_are_not_read_must_be_known_not_to_be(long_run):
     write_telemetry(long_run, samples(end_s=135.0), counted=[])
     assert "GPU 0's energy counter" in reason(long_run, LONG)
     write_telemetry(long_run, samples(end_s=135.0), counted=[], missing={"energy_j": "too old"})
@@ -583,9 +563,7 @@ def frozen(rows: list[Sample], power_w: float = 499.987, from_s: float = 0.0) ->
     ],
     ids=["frozen", "changed once", "whole watts", "all still"],
 )
-def test_a_sensor_that_shows_one_value_throughout_is_frozen(
-    long_run: records.RunPaths, rows: list[Sample], is_frozen: bool
-) -> None:
+def test_a_sensor_that_shows_one_value_throughout_is_frozen(long_run, rows, is_frozen):
     write_telemetry(long_run, rows, counted=counters(end_s=135.0))
     if is_frozen:
         assert "GPU 1 is 499.987 W" in reason(long_run, LONG)
@@ -612,7 +590,7 @@ def write_blocks(paths: records.RunPaths, *edges: tuple[float, float]) -> None:
     paths.sampler_blocks(NODE).write_text(csv(records.SAMPLER_BLOCKS, rows), encoding="utf-8")
 
 
-def test_where_rates_alternate_only_the_blocks_need_cover(paths: records.RunPaths) -> None:
+def test_where_rates_alternate_only_the_blocks_need_cover(paths):
     write_telemetry(paths, [], counted=[])
     write_blocks(paths, (99.0, 100.0), (100.0, 102.0), (102.0, 103.5))
     assert invalid_reason(paths, TURNS) is None
@@ -628,14 +606,12 @@ def test_where_rates_alternate_only_the_blocks_need_cover(paths: records.RunPath
         ([], "no sampling block"),
     ],
 )
-def test_blocks_that_do_not_cover(
-    paths: records.RunPaths, edges: list[tuple[float, float]], message: str
-) -> None:
+def test_blocks_that_do_not_cover(paths, edges, message):
     write_blocks(paths, *edges)
     assert message in reason(paths, TURNS)
 
 
-def test_blocks_must_cover_on_every_node(paths: records.RunPaths) -> None:
+def test_blocks_must_cover_on_every_node(paths):
     write_blocks(paths, (98.0, 104.0))
     write_rank(paths, 1, node="node02")
     write_telemetry(paths, [], node="node02")
@@ -653,9 +629,7 @@ def test_blocks_must_cover_on_every_node(paths: records.RunPaths) -> None:
         (["99000000,0,1", "torn"], None),
     ],
 )
-def test_damage_of_the_drivers_samples_is_found_although_no_gap_needs_them(
-    paths: records.RunPaths, lines: list[str], expected: str | None
-) -> None:
+def test_damage_of_the_drivers_samples_is_found_although_no_gap_needs_them(paths, lines, expected):
     path = paths.power_samples(NODE)
     end = "" if expected is None else "\n"
     path.write_text("\n".join(["driver_time_us,gpu,power_mw", *lines]) + end, encoding="utf-8")
@@ -665,7 +639,7 @@ def test_damage_of_the_drivers_samples_is_found_although_no_gap_needs_them(
         assert reason(paths).startswith(f"{path}, {expected}")
 
 
-def test_damage_of_the_hosts_samples_is_found(paths: records.RunPaths) -> None:
+def test_damage_of_the_hosts_samples_is_found(paths):
     path = paths.host_samples(NODE)
     empty = "," * (len(records.HOST_SAMPLES) - 1)
     header = ",".join(column.name for column in records.HOST_SAMPLES)
@@ -677,7 +651,7 @@ def test_damage_of_the_hosts_samples_is_found(paths: records.RunPaths) -> None:
     assert invalid_reason(paths, CELL) is None
 
 
-def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPaths) -> None:
+def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths):
     # A tenth of an hour's rows are written; memory must not grow with them at all.
     counted = counters(98.0, 98.0 + 360, gpus=8)
     write_telemetry(paths, samples(98.0, 98.0 + 360, gpus=8), gpus=8, counted=counted)
@@ -764,7 +738,7 @@ def on_two_nodes(directory: Path) -> tuple[records.RunPaths, records.Cell]:
     return paths, cell
 
 
-def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
+def test_steps_are_compared_by_corrected_clocks(tmp_path):
     """The clock of node02 is 1.3 s ahead; the job knew so, or not."""
     paths, cell = on_two_nodes(tmp_path)
     write_steps(paths, 1, offset_s=1.3)
@@ -780,7 +754,7 @@ def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
     assert "ended step 1 0.003 s before" in reason(paths, cell)
 
 
-def test_a_clock_whose_comparison_was_lost_is_named(tmp_path: Path) -> None:
+def test_a_clock_whose_comparison_was_lost_is_named(tmp_path):
     paths, cell = on_two_nodes(tmp_path)
     # Earlier versions compared no clocks.
     assert invalid_reason(paths, cell) is None
@@ -793,7 +767,7 @@ def test_a_clock_whose_comparison_was_lost_is_named(tmp_path: Path) -> None:
     assert invalid_reason(paths, cell) is None
 
 
-def test_events_that_are_no_regular_file_are_named_and_hide_no_fault(tmp_path: Path) -> None:
+def test_events_that_are_no_regular_file_are_named_and_hide_no_fault(tmp_path):
     run = records.RunPaths(tmp_path)
     run.gpu_events("node1").mkdir(parents=True)
     row = {"unix_time_s": 1.0, "gpu": 0, "event": "lost", "code": None}

@@ -50,7 +50,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_counters_are_summed_in_bytes(root: Path) -> None:
+def test_counters_are_summed_in_bytes(root):
     assert Host(root).read() == {
         "cpu_utilisation_percent": None,
         "memory_used_bytes": 600 * 1024,
@@ -80,9 +80,7 @@ def test_counters_are_summed_in_bytes(root: Path) -> None:
         ),
     ],
 )
-def test_other_jobs_are_counted_by_their_control_groups(
-    root: Path, own: str, others: tuple[str, ...]
-) -> None:
+def test_other_jobs_are_counted_by_their_control_groups(root, own, others):
     groups = root / "sys/fs/cgroup"
     (groups / own / "step_0").mkdir(parents=True)
     (groups / own).parent.joinpath("system").mkdir()
@@ -94,7 +92,7 @@ def test_other_jobs_are_counted_by_their_control_groups(
     assert host.read()["other_jobs"] == 2
 
 
-def test_where_jobs_cannot_be_seen_their_number_is_unknown(root: Path) -> None:
+def test_where_jobs_cannot_be_seen_their_number_is_unknown(root):
     assert "not a job" in Host(root).missing["other_jobs"]
     (root / "sys/fs/cgroup/system.slice/slurmstepd.scope/job_4").mkdir(parents=True)
     host = Host(root, job_id="40")
@@ -102,7 +100,7 @@ def test_where_jobs_cannot_be_seen_their_number_is_unknown(root: Path) -> None:
     assert "other_jobs" not in host.read()
 
 
-def test_cpu_utilisation_is_the_busy_share_since_the_reading_before(root: Path) -> None:
+def test_cpu_utilisation_is_the_busy_share_since_the_reading_before(root):
     cpu = CpuUtilisation(root)
     assert cpu.share() is None
     # 60 user and 15 system ticks busy, 20 idle and 5 waiting for the disk: 75 of 100.
@@ -111,7 +109,7 @@ def test_cpu_utilisation_is_the_busy_share_since_the_reading_before(root: Path) 
     assert cpu.share() is None  # no tick has passed
 
 
-def test_a_node_without_infiniband_says_so(root: Path) -> None:
+def test_a_node_without_infiniband_says_so(root):
     for port in (root / "sys/class/infiniband").glob("*/ports/1"):
         port.rename(root / port.parts[-3])
     host = Host(root)
@@ -119,7 +117,7 @@ def test_a_node_without_infiniband_says_so(root: Path) -> None:
     assert "infiniband_sent_bytes" not in host.read()
 
 
-def test_a_port_that_cannot_be_read_makes_the_sum_unknown(root: Path) -> None:
+def test_a_port_that_cannot_be_read_makes_the_sum_unknown(root):
     host = Host(root)
     write(root / "sys/class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "down\n")
     values = host.read()
@@ -130,7 +128,7 @@ def test_a_port_that_cannot_be_read_makes_the_sum_unknown(root: Path) -> None:
     assert count == 1
 
 
-def test_an_interface_that_is_gone_makes_the_sums_unknown(root: Path) -> None:
+def test_an_interface_that_is_gone_makes_the_sums_unknown(root):
     host = Host(root)
     write(root / "proc/net/dev", "".join(NETWORK.splitlines(keepends=True)[:4]))
     values = host.read()
@@ -140,20 +138,20 @@ def test_an_interface_that_is_gone_makes_the_sums_unknown(root: Path) -> None:
     assert count == 1
 
 
-def test_a_container_with_virtual_interfaces_only_counts_those(root: Path) -> None:
+def test_a_container_with_virtual_interfaces_only_counts_those(root):
     write(root / "proc/net/dev", "\n\n    lo: 9 0 0 0 0 0 0 0 9\n  veth0: 50 0 0 0 0 0 0 0 60\n")
     values = Host(root).read()
     assert (values["network_received_bytes"], values["network_sent_bytes"]) == (50, 60)
 
 
-def test_loopback_alone_is_no_network(root: Path) -> None:
+def test_loopback_alone_is_no_network(root):
     write(root / "proc/net/dev", "\n\n    lo: 9 0 0 0 0 0 0 0 9\n")
     host = Host(root)
     assert "but loopback" in host.missing["network_sent_bytes"]
     assert host.read()["network_sent_bytes"] is None
 
 
-def test_an_unexpected_file_is_refused_by_name(root: Path) -> None:
+def test_an_unexpected_file_is_refused_by_name(root):
     write(root / "proc/meminfo", "MemTotal: 1000 kB\n")
     with pytest.raises(TelemetryError, match=r"proc/meminfo lacks"):
         Host(root).read()
@@ -177,7 +175,7 @@ def package(root: Path, zone: str, name: str, energy_uj: int, range_uj: int = 1_
     return directory
 
 
-def test_the_hottest_cpu_package_counts_and_no_core(root: Path) -> None:
+def test_the_hottest_cpu_package_counts_and_no_core(root):
     sensor(root, 0, "coretemp", temp1_label="Package id 0", temp1_input=61000)
     sensor(
         root,
@@ -193,14 +191,14 @@ def test_the_hottest_cpu_package_counts_and_no_core(root: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["Tctl", None])
-def test_an_epyc_tells_its_control_temperature(root: Path, label: str | None) -> None:
+def test_an_epyc_tells_its_control_temperature(root, label):
     labels = {} if label is None else {"temp1_label": label}
     sensor(root, 0, "k10temp", temp1_input=55125, **labels)
     sensor(root, 0, "k10temp", temp3_label="Tccd1", temp3_input=70000)
     assert Host(root).read()["cpu_temperature_c"] == 55.125
 
 
-def test_a_cpu_sensor_without_a_reading_is_counted(root: Path) -> None:
+def test_a_cpu_sensor_without_a_reading_is_counted(root):
     device = sensor(root, 0, "k10temp", temp1_label="Tctl", temp1_input=55000)
     host = Host(root)
     write(device / "temp1_input", "0\n")
@@ -210,7 +208,7 @@ def test_a_cpu_sensor_without_a_reading_is_counted(root: Path) -> None:
     assert count == 1
 
 
-def test_cpu_energy_is_that_of_the_packages_since_the_beginning(root: Path) -> None:
+def test_cpu_energy_is_that_of_the_packages_since_the_beginning(root):
     first = package(root, "intel-rapl:0", "package-0", 900_000)
     package(root, "intel-rapl:0:0", "core", 5)
     second = package(root, "intel-rapl:1", "package-1", 100_000)
@@ -225,7 +223,7 @@ def test_cpu_energy_is_that_of_the_packages_since_the_beginning(root: Path) -> N
     assert host.read()["cpu_energy_j"] == pytest.approx(0.46)
 
 
-def test_a_rapl_counter_that_steps_back_shows_and_does_not_go_round(root: Path) -> None:
+def test_a_rapl_counter_that_steps_back_shows_and_does_not_go_round(root):
     range_uj = 262_143_328_850
     zone = package(root, "intel-rapl:0", "package-0", 5_000_000, range_uj)
     host = Host(root)
@@ -240,9 +238,7 @@ def test_a_rapl_counter_that_steps_back_shows_and_does_not_go_round(root: Path) 
     assert host.read()["cpu_energy_j"] == pytest.approx(before_j + 40)
 
 
-def test_energy_that_may_not_be_opened_is_missing_with_this_reason(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_energy_that_may_not_be_opened_is_missing_with_this_reason(root, monkeypatch):
     counter = package(root, "intel-rapl:0", "package-0", 1) / "energy_uj"
     allowed = os.open
 
@@ -255,7 +251,7 @@ def test_energy_that_may_not_be_opened_is_missing_with_this_reason(
     assert "root alone" in Host(root).missing["cpu_energy_j"]
 
 
-def test_what_a_bare_node_lacks_is_named_with_the_reason(root: Path) -> None:
+def test_what_a_bare_node_lacks_is_named_with_the_reason(root):
     missing = Host(root).missing
     assert missing["cpu_temperature_c"].startswith("no CPU sensor")
     assert missing["cpu_energy_j"].startswith("no CPU package")
@@ -282,7 +278,7 @@ def next_reading(host: Host, *columns: str) -> dict[str, Value]:
     return found
 
 
-def test_the_boards_sensors_come_from_hwmon(root: Path) -> None:
+def test_the_boards_sensors_come_from_hwmon(root):
     # ACPI's files are in the device behind hwmon's.
     meter = root / "sys/class/hwmon/hwmon0/device"
     write(meter / "name", "power_meter\n")
@@ -302,7 +298,7 @@ def test_the_boards_sensors_come_from_hwmon(root: Path) -> None:
     host.close()
 
 
-def test_of_several_power_meters_none_is_the_nodes(root: Path) -> None:
+def test_of_several_power_meters_none_is_the_nodes(root):
     for device in (0, 1):
         sensor(root, device, "power_meter", power1_average=100_000_000)
     assert Host(root).missing["node_power_w"].startswith("2 ACPI")
@@ -349,26 +345,22 @@ def ipmitool(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     assert threading.active_count() == before
 
 
-def test_ipmi_tells_what_hwmon_lacks(root: Path, ipmitool: Path) -> None:
+def test_ipmi_tells_what_hwmon_lacks(root, ipmitool):
     sensor(root, 0, "board", fan1_input=5000)
     host = Host(root)
     assert "node_power_w" not in host.missing
     found = next_reading(host, "node_power_w", "inlet_temperature_c", "fan_speed_rpm")
-    assert found == {
-        "node_power_w": 1830.0,
-        "inlet_temperature_c": 22.0,
-        "fan_speed_rpm": 5000.0,
-    }
+    assert found == {"node_power_w": 1830.0, "inlet_temperature_c": 22.0, "fan_speed_rpm": 5000.0}
     host.close()
 
 
-def test_the_fastest_fan_counts(root: Path, ipmitool: Path) -> None:
+def test_the_fastest_fan_counts(root, ipmitool):
     host = Host(root)
     assert next_reading(host, "fan_speed_rpm") == {"fan_speed_rpm": 12240.0}
     host.close()
 
 
-def test_an_ipmitool_that_fails_is_counted_and_asked_again(root: Path, ipmitool: Path) -> None:
+def test_an_ipmitool_that_fails_is_counted_and_asked_again(root, ipmitool):
     write(ipmitool, "#!/bin/sh\necho 'Could not open device' >&2\nexit 1\n")
     host = Host(root)
     message = "node_power_w: ipmitool dcmi power reading ended with 1: Could not open device"
@@ -382,7 +374,7 @@ def test_an_ipmitool_that_fails_is_counted_and_asked_again(root: Path, ipmitool:
     host.close()
 
 
-def test_an_ipmitool_that_hangs_holds_nobody_up(root: Path, ipmitool: Path) -> None:
+def test_an_ipmitool_that_hangs_holds_nobody_up(root, ipmitool):
     started = ipmitool.with_name("started")
     write(ipmitool, f"#!/bin/sh\necho $$ > {started}\nexec sleep 600\n")
     host = Host(root)
@@ -396,9 +388,7 @@ def test_an_ipmitool_that_hangs_holds_nobody_up(root: Path, ipmitool: Path) -> N
         os.kill(int(started.read_text(encoding="ascii")), 0)
 
 
-def test_without_the_tool_or_the_right_there_is_no_ipmi(
-    root: Path, ipmitool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_tool_or_the_right_there_is_no_ipmi(root, ipmitool, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: "ipmi0" not in str(path))
     assert "root alone" in Host(root).missing["node_power_w"]
     monkeypatch.setenv("PATH", "/nowhere")

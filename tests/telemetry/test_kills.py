@@ -31,9 +31,7 @@ def times(rows: list[Row], gpu: str) -> list[float]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_sampler_loses_a_second_at_most(
-    tmp_path: Path, nvml_library: Path, sampler: Start, number: signal.Signals
-) -> None:
+def test_a_killed_sampler_loses_a_second_at_most(tmp_path, nvml_library, sampler, number):
     node = Node(tmp_path, nvml_library, sampler)
     epoch_s = time.time()
     node.say("1 8 79 0", epoch=repr(epoch_s), energy="integral 5e9", power_1="300000")
@@ -72,9 +70,7 @@ def test_a_killed_sampler_loses_a_second_at_most(
     assert killed_unix_s - float(event["unix_time_s"]) > 3
 
 
-def test_the_blocks_of_a_killed_sampler_reach_to_the_last_that_ended(
-    tmp_path: Path, sampler: Start
-) -> None:
+def test_the_blocks_of_a_killed_sampler_reach_to_the_last_that_ended(tmp_path, sampler):
     paths = records.RunPaths(tmp_path)
     process = sampler(tmp_path, make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0))
     wait_for(paths.telemetry_ready(NODE), process)
@@ -87,7 +83,7 @@ def test_the_blocks_of_a_killed_sampler_reach_to_the_last_that_ended(
     assert killed_unix_s - ended[-1] <= LOST_S
 
 
-def test_a_sampler_ends_when_its_parent_has_died(tmp_path: Path) -> None:
+def test_a_sampler_ends_when_its_parent_has_died(tmp_path):
     paths = records.RunPaths(tmp_path)
     records.write_json(paths.cell, make_cell())
     parent = subprocess.Popen(
@@ -114,7 +110,7 @@ def test_a_sampler_ends_when_its_parent_has_died(tmp_path: Path) -> None:
         paths.telemetry_stop.touch()
 
 
-def test_a_full_disk_ends_it_with_a_message(tmp_path: Path, sampler: Start) -> None:
+def test_a_full_disk_ends_it_with_a_message(tmp_path, sampler):
     with small_disk(tmp_path / "disk") as disk:
         paths = records.RunPaths(disk)
         process = sampler(disk, make_cell(ranks=8, rate_hz=50.0))
@@ -131,7 +127,7 @@ def test_a_full_disk_ends_it_with_a_message(tmp_path: Path, sampler: Start) -> N
         read_rows(paths.power_samples(NODE))
 
 
-def test_files_that_may_not_grow_end_it_with_a_message(tmp_path: Path) -> None:
+def test_files_that_may_not_grow_end_it_with_a_message(tmp_path):
     # No file may grow beyond 16 KiB: to the sampler as good as a quota, and to the test a certain
     # one. The signal that comes with it is ignored, so that the write fails instead.
     paths = records.RunPaths(tmp_path)
@@ -158,7 +154,7 @@ def test_files_that_may_not_grow_end_it_with_a_message(tmp_path: Path) -> None:
     assert len(read_rows(paths.gpu_samples(NODE))) > 20
 
 
-def test_a_directory_that_may_not_be_written_is_one_clear_message(tmp_path: Path) -> None:
+def test_a_directory_that_may_not_be_written_is_one_clear_message(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
         paths = records.RunPaths(disk)
         records.write_json(paths.cell, make_cell())
@@ -167,9 +163,7 @@ def test_a_directory_that_may_not_be_written_is_one_clear_message(tmp_path: Path
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_directory_that_is_taken_away_ends_it_with_a_message(
-    tmp_path: Path, sampler: Start, moved: bool
-) -> None:
+def test_a_directory_that_is_taken_away_ends_it_with_a_message(tmp_path, sampler, moved):
     paths = records.RunPaths(tmp_path / "run")
     process = sampler(paths.directory, make_cell())
     wait_for(paths.telemetry_ready(NODE), process)
@@ -222,9 +216,7 @@ def sampled_with_clock_set(
 
 
 @pytest.mark.parametrize("step_s", [-3600, 3600])
-def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(
-    tmp_path: Path, wall_clock: Path, sampler: Start, step_s: int
-) -> None:
+def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(tmp_path, wall_clock, sampler, step_s):
     paths = records.RunPaths(tmp_path)
     cell = make_cell(rate_hz=20.0)
     set_unix_s = sampled_with_clock_set(paths, sampler, wall_clock, cell, step_s)
@@ -248,9 +240,7 @@ def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(
     assert sampled - 2 + ended.missed_samples == pytest.approx(1 + 20 * lasted_s, abs=2.5)
 
 
-def test_a_clock_that_is_set_back_begins_another_block(
-    tmp_path: Path, wall_clock: Path, sampler: Start
-) -> None:
+def test_a_clock_that_is_set_back_begins_another_block(tmp_path, wall_clock, sampler):
     paths = records.RunPaths(tmp_path)
     cell = make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0)
     set_unix_s = sampled_with_clock_set(paths, sampler, wall_clock, cell, -3600)

@@ -151,7 +151,7 @@ def guard_of(process: subprocess.Popen[str]) -> psutil.Process:
 AS_BEFORE = {"limit.0": 700_000, "limit.1": 700_000}
 
 
-def test_limits_are_in_force_until_the_job_ends_and_then_given_back(machine: Machine) -> None:
+def test_limits_are_in_force_until_the_job_ends_and_then_given_back(machine):
     process = machine.held(limited(clock_limits_mhz=(1200, 1300)))
     during = {"limit.0": 500_000, "limit.1": 600_000, "locked.0": 1200, "locked.1": 1300}
     assert machine.in_force == during
@@ -171,7 +171,7 @@ def test_limits_are_in_force_until_the_job_ends_and_then_given_back(machine: Mac
     assert "NVML" in record.missing["clock_limit_before_mhz"]
 
 
-def test_clocks_alone_leave_power_limits_alone(machine: Machine) -> None:
+def test_clocks_alone_leave_power_limits_alone(machine):
     machine.script.say(limit="650000")
     machine.stop(machine.held(limited((), (1200, 1300))))
     assert machine.in_force == {
@@ -180,7 +180,7 @@ def test_clocks_alone_leave_power_limits_alone(machine: Machine) -> None:
     }
 
 
-def test_telemetry_shows_the_limit_that_is_in_force(machine: Machine) -> None:
+def test_telemetry_shows_the_limit_that_is_in_force(machine):
     cell = limited()
     process = machine.held(cell)
     watching = machine.start("__main__", str(machine.paths.cell))
@@ -192,7 +192,7 @@ def test_telemetry_shows_the_limit_that_is_in_force(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_gives_them_back(machine: Machine, number: signal.Signals) -> None:
+def test_a_signal_gives_them_back(machine, number):
     process = machine.held(limited())
     process.send_signal(number)
     assert process.wait(TIMEOUT_S) == 0
@@ -201,7 +201,7 @@ def test_a_signal_gives_them_back(machine: Machine, number: signal.Signals) -> N
     assert machine.journals == []
 
 
-def test_its_guard_gives_them_back_where_it_is_killed(machine: Machine) -> None:
+def test_its_guard_gives_them_back_where_it_is_killed(machine):
     process = machine.held(limited(clock_limits_mhz=(1200, 1300)))
     process.kill()
     until(lambda: not machine.journals)
@@ -211,7 +211,7 @@ def test_its_guard_gives_them_back_where_it_is_killed(machine: Machine) -> None:
     assert [each.power_limit_during_w for each in record.gpus] == [500.0, 600.0]
 
 
-def test_killed_between_two_gpus_both_have_what_they_had(machine: Machine) -> None:
+def test_killed_between_two_gpus_both_have_what_they_had(machine):
     hang = Path(f"{machine.script.path}.hang")
     hang.write_text("limit.0 500000\n", encoding="utf-8")
     process = machine.hold(limited())
@@ -224,7 +224,7 @@ def test_killed_between_two_gpus_both_have_what_they_had(machine: Machine) -> No
     assert all(each.is_restored for each in machine.record.gpus)
 
 
-def test_without_its_guard_it_gives_them_back_itself(machine: Machine) -> None:
+def test_without_its_guard_it_gives_them_back_itself(machine):
     process = machine.held(limited())
     guard_of(process).kill()
     machine.stop(process)
@@ -246,7 +246,7 @@ def killed(machine: Machine) -> None:
     assert machine.record.restored_unix_s is None
 
 
-def test_the_next_job_gives_back_what_a_killed_one_left(machine: Machine) -> None:
+def test_the_next_job_gives_back_what_a_killed_one_left(machine):
     killed(machine)
     # It asks for no limits itself, and is measured with none.
     other = machine.another_run()
@@ -258,7 +258,7 @@ def test_the_next_job_gives_back_what_a_killed_one_left(machine: Machine) -> Non
     assert machine.record.restored_unix_s is not None
 
 
-def test_the_next_limits_are_not_given_back_to_those_that_were_left(machine: Machine) -> None:
+def test_the_next_limits_are_not_given_back_to_those_that_were_left(machine):
     killed(machine)
     machine.paths.limits_ready(NODE).unlink()
     machine.stop(machine.held(limited((300, 300))))
@@ -271,9 +271,7 @@ def test_the_next_limits_are_not_given_back_to_those_that_were_left(machine: Mac
     # A reboot has given limits back; another node has its own to give back.
     [("boot_id", "another", 0), ("node", "node02", 1)],
 )
-def test_what_is_not_this_boots_or_this_nodes_is_left_alone(
-    machine: Machine, key: str, value: str, journals: int
-) -> None:
+def test_what_is_not_this_boots_or_this_nodes_is_left_alone(machine, key, value, journals):
     killed(machine)
     (path,) = machine.journals
     journal = json.loads(path.read_text(encoding="utf-8"))
@@ -286,7 +284,7 @@ def test_what_is_not_this_boots_or_this_nodes_is_left_alone(
     assert machine.calls == calls
 
 
-def test_another_jobs_gpus_are_left_alone(machine: Machine) -> None:
+def test_another_jobs_gpus_are_left_alone(machine):
     killed(machine)
     calls = machine.calls
     machine.script.say(uuid_0="GPU-cccc-0", uuid_1="GPU-dddd-1")
@@ -307,7 +305,7 @@ def refusal(machine: Machine, process: subprocess.Popen[str]) -> str:
     return message
 
 
-def test_a_gpu_of_which_one_fails_has_what_it_had(machine: Machine) -> None:
+def test_a_gpu_of_which_one_fails_has_what_it_had(machine):
     machine.script.say(set_clocks_error_1="2")
     message = refusal(machine, machine.hold(limited(clock_limits_mhz=(1200, 1300))))
     assert "1300 MHz" in message
@@ -319,7 +317,7 @@ NO_PERMISSION = "4"
 
 
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_without_permission_nothing_is_changed(machine: Machine, gpu: int) -> None:
+def test_without_permission_nothing_is_changed(machine, gpu):
     machine.script.say(**{f"set_limit_error_{gpu}": NO_PERMISSION})
     message = refusal(machine, machine.hold(limited(clock_limits_mhz=(1200, 1300))))
     limits = ("500 W and 1200 MHz", "600 W and 1300 MHz")[gpu]
@@ -339,12 +337,7 @@ def test_without_permission_nothing_is_changed(machine: Machine, gpu: int) -> No
         (((500, 600),), {"count": "1"}, ("1 of the 2 GPUs",)),
     ],
 )
-def test_what_a_gpu_cannot_have_is_refused(
-    machine: Machine,
-    limits: tuple[tuple[int, ...], ...],
-    said: dict[str, str],
-    expected: tuple[str, ...],
-) -> None:
+def test_what_a_gpu_cannot_have_is_refused(machine, limits, said, expected):
     machine.script.say(**said)
     message = refusal(machine, machine.hold(limited(*limits)))
     assert [part for part in expected if part not in message] == []
@@ -352,7 +345,7 @@ def test_what_a_gpu_cannot_have_is_refused(
     assert machine.journals == []
 
 
-def test_what_could_not_be_given_back_is_said_and_tried_again(machine: Machine) -> None:
+def test_what_could_not_be_given_back_is_said_and_tried_again(machine):
     process = machine.held(limited())
     machine.script.say(gpu_error_1="15")  # it fell off the bus
     machine.paths.telemetry.mkdir()
@@ -373,7 +366,7 @@ def test_what_could_not_be_given_back_is_said_and_tried_again(machine: Machine) 
     assert machine.in_force == AS_BEFORE
 
 
-def test_a_run_is_not_measured_with_limits_that_were_left(machine: Machine) -> None:
+def test_a_run_is_not_measured_with_limits_that_were_left(machine):
     killed(machine)
     machine.script.say(set_limit_error=NO_PERMISSION)
     other = machine.another_run()
@@ -385,7 +378,7 @@ def test_a_run_is_not_measured_with_limits_that_were_left(machine: Machine) -> N
     assert "nvidia-smi -pl" in message
 
 
-def test_a_journal_that_cannot_be_read_is_named(machine: Machine) -> None:
+def test_a_journal_that_cannot_be_read_is_named(machine):
     killed(machine)
     (path,) = machine.journals
     path.write_text("{", encoding="utf-8")
@@ -395,7 +388,7 @@ def test_a_journal_that_cannot_be_read_is_named(machine: Machine) -> None:
     assert message.count("\n") == 1
 
 
-def test_a_directory_that_others_may_write_keeps_no_journal(machine: Machine) -> None:
+def test_a_directory_that_others_may_write_keeps_no_journal(machine):
     directory = machine.local / f"triptych-gpu-limits-{os.getuid()}"
     directory.mkdir()
     directory.chmod(0o777)

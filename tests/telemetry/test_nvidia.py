@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
-from tests.telemetry.nvml import Node, Played, Start, build
+from tests.telemetry.nvml import Node, Start, build
 from workflow_lib.launch import gpu_faults
 from workflow_lib.telemetry import choice
 from workflow_lib.telemetry.devices.nvml import open_links, started_nvml
@@ -29,7 +29,7 @@ def node(tmp_path: Path, nvml_library: Path, sampler: Start) -> Node:
 CELL = make_cell(source="nvidia")
 
 
-def test_every_column_is_in_its_unit(node: Node) -> None:
+def test_every_column_is_in_its_unit(node):
     node.say()
     node.sample(CELL)
     sample, counters = node.rows[0], node.counters[0]
@@ -96,7 +96,7 @@ def test_every_column_is_in_its_unit(node: Node) -> None:
     }
 
 
-def test_the_first_and_the_last_row_of_each_gpu_have_every_counter(node: Node) -> None:
+def test_the_first_and_the_last_row_of_each_gpu_have_every_counter(node):
     node.say()
     node.sample(CELL, seconds=1.5)
     for gpu in "01":
@@ -107,7 +107,7 @@ def test_the_first_and_the_last_row_of_each_gpu_have_every_counter(node: Node) -
             assert empty == {"energy_age_s", "edge_temperature_c", *pcie}
 
 
-def test_a_failure_in_mid_run_is_an_empty_field_and_counted(node: Node) -> None:
+def test_a_failure_in_mid_run_is_an_empty_field_and_counted(node):
     node.say()
     process = node.start(CELL)
     wait_for(node.paths.telemetry_ready(NODE), process)
@@ -133,7 +133,7 @@ def test_a_failure_in_mid_run_is_an_empty_field_and_counted(node: Node) -> None:
 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-bbbb", "1,-1,0"])
-def test_only_gpus_that_the_job_sees_are_sampled(node: Node, visible: str) -> None:
+def test_only_gpus_that_the_job_sees_are_sampled(node, visible):
     node.say()
     node.sample(make_cell(source="nvidia", ranks=1), CUDA_VISIBLE_DEVICES=visible)
     assert {(row["gpu"], row["power_w"]) for row in node.rows} == {("0", "698.125")}
@@ -144,45 +144,45 @@ def test_only_gpus_that_the_job_sees_are_sampled(node: Node, visible: str) -> No
     assert other["uuid"].startswith("GPU-aaaa")
 
 
-def test_too_few_gpus_are_refused(node: Node) -> None:
+def test_too_few_gpus_are_refused(node):
     node.say()
     message = node.refusal(CELL, CUDA_VISIBLE_DEVICES="0")
     assert "shows 1 GPU," in message
     assert not node.paths.telemetry_ready(NODE).exists()
 
 
-def test_other_gpus_than_the_platforms_are_refused(node: Node) -> None:
+def test_other_gpus_than_the_platforms_are_refused(node):
     node.say(name="NVIDIA GH200 480GB")
     assert "NVIDIA GH200 480GB" in node.refusal(CELL)
 
 
-def test_a_node_without_the_library_or_a_driver_is_refused(node: Node, tmp_path: Path) -> None:
+def test_a_node_without_the_library_or_a_driver_is_refused(node, tmp_path):
     assert "Shared Library" in node.refusal(CELL, LD_LIBRARY_PATH=str(tmp_path))
     node.say(init_error="9")
     assert "Driver Not Loaded" in node.refusal(CELL)
 
 
-def test_mig_is_refused(node: Node) -> None:
+def test_mig_is_refused(node):
     node.say(mig_1="1")
     message = node.refusal(CELL)
     assert "divided by MIG" in message
     assert not node.paths.telemetry_ready(NODE).exists()
 
 
-def test_mig_on_a_gpu_that_the_job_does_not_see_is_nothing(node: Node) -> None:
+def test_mig_on_a_gpu_that_the_job_does_not_see_is_nothing(node):
     node.say(mig_1="1")
     node.sample(make_cell(source="nvidia", ranks=1), CUDA_VISIBLE_DEVICES="0")
     assert [gpu["mig_enabled"] for gpu in node.started.gpus] == [False]
 
 
-def test_a_driver_before_535_tells_throttling_by_its_older_name(node: Node, tmp_path: Path) -> None:
+def test_a_driver_before_535_tells_throttling_by_its_older_name(node, tmp_path):
     node.library = build(tmp_path, "-DOLDER_THAN_535")
     node.say()
     node.sample(CELL)
     assert {row["event_reasons"] for row in node.rows} == {"4"}
 
 
-def test_auto_takes_the_gpus_where_there_are_enough(node: Node) -> None:
+def test_auto_takes_the_gpus_where_there_are_enough(node):
     node.say()
     node.sample(make_cell(source="auto"))
     assert node.started.source == "nvidia"
@@ -191,7 +191,7 @@ def test_auto_takes_the_gpus_where_there_are_enough(node: Node) -> None:
     assert (node.started.source, node.started.simulated) == ("simulated", True)
 
 
-def test_auto_never_simulates_gpus_that_are_there(tmp_path: Path, monkeypatch) -> None:
+def test_auto_never_simulates_gpus_that_are_there(tmp_path, monkeypatch):
     def broken() -> None:
         raise TelemetryError("version mismatch")
 
@@ -205,9 +205,7 @@ def test_auto_never_simulates_gpus_that_are_there(tmp_path: Path, monkeypatch) -
 
 
 @pytest.mark.parametrize("source", ["nvidia", "auto"])
-def test_a_gpu_that_is_lost_at_the_start_leaves_the_event_of_one_lost_later(
-    node: Node, source: str
-) -> None:
+def test_a_gpu_that_is_lost_at_the_start_leaves_the_event_of_one_lost_later(node, source):
     node.say(uuid_error_1="15")
     assert "GPU is lost" in node.refusal(make_cell(source=source))
     (row,) = read_rows(node.paths.gpu_events(NODE))
@@ -216,13 +214,13 @@ def test_a_gpu_that_is_lost_at_the_start_leaves_the_event_of_one_lost_later(
     assert (fault.node, fault.gpu, damaged) == (NODE, 1, [])
 
 
-def test_a_lost_gpu_that_the_job_does_not_see_is_nothing(node: Node) -> None:
+def test_a_lost_gpu_that_the_job_does_not_see_is_nothing(node):
     node.say(uuid_error_1="15")
     node.sample(make_cell(source="nvidia", ranks=1), CUDA_VISIBLE_DEVICES="0")
     assert [gpu["uuid"] for gpu in node.started.gpus] == ["GPU-aaaa-0"]
 
 
-def test_a_binding_that_returns_bytes_is_refused_with_the_remedy(monkeypatch) -> None:
+def test_a_binding_that_returns_bytes_is_refused_with_the_remedy(monkeypatch):
     old = ModuleType("pynvml")
     old.__file__ = "/usr/lib/pynvml.py"
     old.NVMLError = RuntimeError  # type: ignore[attr-defined]
@@ -246,9 +244,7 @@ BURSTS = {
 
 
 @pytest.mark.parametrize("steps", [1, 5, 20])
-def test_between_boundaries_of_steps_bytes_are_those_of_arithmetic(
-    played: Played, steps: int
-) -> None:
+def test_between_boundaries_of_steps_bytes_are_those_of_arithmetic(played, steps):
     played.say(**BURSTS)
     read = open_links("GPU-bbbb-1")
     played.set_time(2 * STEP_S)
@@ -260,7 +256,7 @@ def test_between_boundaries_of_steps_bytes_are_those_of_arithmetic(
         assert rose == pytest.approx(steps * STEP_BYTES, rel=1e-6)
 
 
-def test_between_readings_15_s_apart_they_are_not(played: Played) -> None:
+def test_between_readings_15_s_apart_they_are_not(played):
     # What made figures before: 4.8 steps between two readings hold fewer bursts than they should.
     played.say(**BURSTS)
     read = open_links("GPU-bbbb-1")
@@ -280,9 +276,7 @@ def test_between_readings_15_s_apart_they_are_not(played: Played) -> None:
         ("GPU-bbbb-1", {"gpu_error_1": "15"}, "GPU is lost"),
     ],
 )
-def test_why_there_are_no_counters_is_said_at_once(
-    played: Played, uuid: str | None, changes: dict[str, str | None], reason: str
-) -> None:
+def test_why_there_are_no_counters_is_said_at_once(played, uuid, changes, reason):
     played.say(**changes)
     with pytest.raises(UnreadableError, match=reason):
         open_links(uuid)

@@ -73,9 +73,7 @@ def recorded(directory: Path, driver: Driver, seconds: int) -> list[int]:
     return [int(line.split(",")[0]) for line in lines if line.split(",")[1] == "1"]
 
 
-def test_where_the_driver_keeps_2_4_s_all_samples_come_in_batches_of_two_seconds(
-    tmp_path: Path,
-) -> None:
+def test_where_the_driver_keeps_2_4_s_all_samples_come_in_batches_of_two_seconds(tmp_path):
     driver = Driver(kept_s=2.38)
     times = recorded(tmp_path, driver, 20)
     assert {later - earlier for earlier, later in itertools.pairwise(times)} == {EVERY_US}
@@ -84,9 +82,7 @@ def test_where_the_driver_keeps_2_4_s_all_samples_come_in_batches_of_two_seconds
     assert len(driver.calls[0]) == 10
 
 
-def test_where_it_keeps_fewer_they_come_every_second_from_the_first_loss_on(
-    tmp_path: Path,
-) -> None:
+def test_where_it_keeps_fewer_they_come_every_second_from_the_first_loss_on(tmp_path):
     driver = Driver(kept_s=1.2)
     times = recorded(tmp_path, driver, 20)
     holes = [a for a, b in itertools.pairwise(times) if b - a > EVERY_US]
@@ -133,7 +129,7 @@ def searched(
     return rows
 
 
-def test_the_renewal_lies_within_the_age_before_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_renewal_lies_within_the_age_before_the_row(monkeypatch):
     rows = searched(Counters(2), 60.0, monkeypatch)
     for row in rows:
         renewed_s = (row["energy_j"] - 1e6) / WATTS
@@ -145,7 +141,7 @@ def test_the_renewal_lies_within_the_age_before_the_row(monkeypatch: pytest.Monk
     assert [row["gpu"] for row in rows] == [0, 1] * 30
 
 
-def test_a_change_costs_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_costs_a_few_calls(monkeypatch):
     source = Counters(8)
     rows = searched(source, 80.0, monkeypatch)
     # Searches of a second do not grow with GPUs: each of eight once in 8 s.
@@ -157,21 +153,19 @@ def test_a_change_costs_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_counter_that_stands_still_is_told_without_an_age(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_counter_that_stands_still_is_told_without_an_age(monkeypatch):
     rows = searched(Counters(1, renewed_s=1e6, first_s=-1.0), 4.0, monkeypatch)
     assert [row["energy_age_s"] for row in rows] == [None, None]
     assert [row["unix_time_s"] - 1e9 for row in rows] == pytest.approx([0.3, 2.3], abs=0.02)
 
 
-def test_without_such_counters_no_call_is_due() -> None:
+def test_without_such_counters_no_call_is_due():
     changes = EnergyChanges(Counters(0))
     changes.restart(5.0)
     assert changes.next_s == math.inf
 
 
-def test_a_failed_call_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_call_ends_the_search(monkeypatch):
     source = Counters(1)
     monkeypatch.setattr(source, "read_energy", lambda gpu: None)
     changes = EnergyChanges(source)

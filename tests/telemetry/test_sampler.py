@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from workflow_lib import records
 Start = Callable[..., subprocess.Popen[str]]
 
 
-def test_a_run_is_sampled_from_ready_to_stop(tmp_path: Path, sampler: Start) -> None:
+def test_a_run_is_sampled_from_ready_to_stop(tmp_path, sampler):
     paths = records.RunPaths(tmp_path)
     process = sampler(tmp_path, make_cell(ranks=2, rate_hz=20.0))
     wait_for(paths.telemetry_ready(NODE), process)
@@ -93,7 +92,7 @@ def test_a_run_is_sampled_from_ready_to_stop(tmp_path: Path, sampler: Start) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(tmp_path: Path, sampler: Start, number: int) -> None:
+def test_a_signal_ends_it_in_order(tmp_path, sampler, number):
     paths = records.RunPaths(tmp_path)
     process = sampler(tmp_path, make_cell())
     wait_for(paths.telemetry_ready(NODE), process)
@@ -103,9 +102,7 @@ def test_a_signal_ends_it_in_order(tmp_path: Path, sampler: Start, number: int) 
     assert ended.samples == len(read_rows(paths.gpu_samples(NODE))) / 2
 
 
-def test_at_low_rates_the_stop_is_still_seen_within_a_second(
-    tmp_path: Path, sampler: Start
-) -> None:
+def test_at_low_rates_the_stop_is_still_seen_within_a_second(tmp_path, sampler):
     paths = records.RunPaths(tmp_path)
     process = sampler(tmp_path, make_cell(rate_hz=0.05))
     wait_for(paths.telemetry_ready(NODE), process)
@@ -115,7 +112,7 @@ def test_at_low_rates_the_stop_is_still_seen_within_a_second(
     assert len(read_rows(paths.gpu_samples(NODE))) == 6
 
 
-def test_peak_memory_is_its_own_and_not_its_parents(tmp_path: Path, sampler: Start) -> None:
+def test_peak_memory_is_its_own_and_not_its_parents(tmp_path, sampler):
     # A process inherits the peak of the one that started it; this one holds 200 MB more.
     ballast = bytearray(b"x") * 200_000_000
     paths = records.RunPaths(tmp_path)
@@ -127,7 +124,7 @@ def test_peak_memory_is_its_own_and_not_its_parents(tmp_path: Path, sampler: Sta
     assert 5e6 < ended.peak_memory_bytes < 100e6 < len(ballast)
 
 
-def test_a_second_sampler_is_refused_and_told_of_the_first(tmp_path: Path, sampler: Start) -> None:
+def test_a_second_sampler_is_refused_and_told_of_the_first(tmp_path, sampler):
     paths = records.RunPaths(tmp_path)
     first = sampler(tmp_path, make_cell())
     wait_for(paths.telemetry_ready(NODE), first)
@@ -141,7 +138,7 @@ def test_a_second_sampler_is_refused_and_told_of_the_first(tmp_path: Path, sampl
     assert first.wait(60) == 0
 
 
-def test_an_earlier_attempts_samples_are_not_overwritten(tmp_path: Path) -> None:
+def test_an_earlier_attempts_samples_are_not_overwritten(tmp_path):
     paths = records.RunPaths(tmp_path)
     paths.telemetry.mkdir()
     paths.gpu_samples(NODE).write_text("evidence\n", encoding="utf-8")
@@ -150,7 +147,7 @@ def test_an_earlier_attempts_samples_are_not_overwritten(tmp_path: Path) -> None
     assert paths.gpu_samples(NODE).read_text(encoding="utf-8") == "evidence\n"
 
 
-def test_a_cell_that_is_missing_or_damaged_is_one_clear_message(tmp_path: Path) -> None:
+def test_a_cell_that_is_missing_or_damaged_is_one_clear_message(tmp_path):
     paths = records.RunPaths(tmp_path)
     assert f"{paths.cell} does not exist" in refusal(paths)
     records.write_json(paths.cell, make_cell())
@@ -160,14 +157,14 @@ def test_a_cell_that_is_missing_or_damaged_is_one_clear_message(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("rate_hz", [0.0, 1000.0])
-def test_a_rate_that_it_cannot_have_is_one_clear_message(tmp_path: Path, rate_hz: float) -> None:
+def test_a_rate_that_it_cannot_have_is_one_clear_message(tmp_path, rate_hz):
     paths = records.RunPaths(tmp_path)
     records.write_json(paths.cell, make_cell(rate_hz=rate_hz))
     assert f"sample_rate_hz is {rate_hz:g}" in refusal(paths)
     assert [*paths.telemetry.iterdir()] == [paths.telemetry_failed(NODE)]
 
 
-def test_a_place_where_no_directory_can_be_is_one_clear_message(tmp_path: Path) -> None:
+def test_a_place_where_no_directory_can_be_is_one_clear_message(tmp_path):
     paths = records.RunPaths(tmp_path)
     paths.telemetry.write_text("in the way\n", encoding="utf-8")
     records.write_json(paths.cell, make_cell())

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -26,13 +25,13 @@ ALTERNATING = records.Telemetry("simulated", 10.0, 0.0, RATES_HZ, block_s=5.0)
 FIRST_BLOCK = 355_000_000 * 4
 
 
-def test_every_round_has_each_rate_once() -> None:
+def test_every_round_has_each_rate_once():
     for first in range(FIRST_BLOCK, FIRST_BLOCK + 400, 4):
         rates_hz = [rate_of_block(ALTERNATING, 7, block) for block in range(first, first + 4)]
         assert sorted(rates_hz) == [0, 1, 10, 50]
 
 
-def test_rounds_have_orders_of_their_own() -> None:
+def test_rounds_have_orders_of_their_own():
     # Of 24 orders, 240 rounds have each ten times on average: every rate is in every place, and
     # comes after every other, so that no drift of training favours one.
     rates_hz = [rate_of_block(ALTERNATING, 7, FIRST_BLOCK + place) for place in range(960)]
@@ -43,7 +42,7 @@ def test_rounds_have_orders_of_their_own() -> None:
         assert followers[pair] > 40
 
 
-def test_the_order_is_of_the_seed_alone() -> None:
+def test_the_order_is_of_the_seed_alone():
     def rates_hz(seed: int) -> list[float]:
         return [rate_of_block(ALTERNATING, seed, FIRST_BLOCK + place) for place in range(40)]
 
@@ -54,7 +53,7 @@ def test_the_order_is_of_the_seed_alone() -> None:
     assert rates_hz(7)[:4] == [10.0, 1.0, 50.0, 0.0]
 
 
-def test_a_block_is_a_span_of_the_wall_clock() -> None:
+def test_a_block_is_a_span_of_the_wall_clock():
     for unix_time_s in (5000.0, 5004.999):
         block = block_at(ALTERNATING, 7, unix_time_s)
         assert (block.begin_unix_s, block.end_unix_s) == (5000.0, 5005.0)
@@ -65,7 +64,7 @@ def test_a_block_is_a_span_of_the_wall_clock() -> None:
     assert not block.holds(4999.9)
 
 
-def test_without_turns_there_is_one_block_for_ever() -> None:
+def test_without_turns_there_is_one_block_for_ever():
     telemetry = records.Telemetry("simulated", 10.0, 0.0)
     assert block_at(telemetry, 7, 5000.0) == Block(10.0)
     assert Block(10.0).holds(0.0)
@@ -73,7 +72,7 @@ def test_without_turns_there_is_one_block_for_ever() -> None:
 
 
 @pytest.mark.parametrize("rate_hz", [0.0, -1.0, 50.1, 1000.0, float("nan"), float("inf")])
-def test_rates_that_no_sampler_can_have_are_refused(rate_hz: float) -> None:
+def test_rates_that_no_sampler_can_have_are_refused(rate_hz):
     with pytest.raises(TelemetryError, match=r"sample_rate_hz"):
         check_rates(dataclasses.replace(ALTERNATING, sample_rate_hz=rate_hz))
     if rate_hz != 0:
@@ -82,18 +81,18 @@ def test_rates_that_no_sampler_can_have_are_refused(rate_hz: float) -> None:
 
 
 @pytest.mark.parametrize("block_s", [0.0, 0.5, -5.0, float("nan"), float("inf")])
-def test_turns_need_a_length(block_s: float) -> None:
+def test_turns_need_a_length(block_s):
     with pytest.raises(TelemetryError, match=r"block_s"):
         check_rates(dataclasses.replace(ALTERNATING, block_s=block_s))
 
 
-def test_rates_within_bounds_are_taken() -> None:
+def test_rates_within_bounds_are_taken():
     check_rates(ALTERNATING)
     check_rates(records.Telemetry("simulated", 0.05, 0.0))
     check_rates(records.Telemetry("simulated", 50.0, 0.0))
 
 
-def test_a_samplers_rate_alternates(tmp_path: Path, sampler: Start) -> None:
+def test_a_samplers_rate_alternates(tmp_path, sampler):
     paths = records.RunPaths(tmp_path)
     cell = make_cell(interleaved_rates_hz=(0.0, 20.0), block_s=1.0)
     process = sampler(tmp_path, cell)
@@ -139,7 +138,7 @@ def test_a_samplers_rate_alternates(tmp_path: Path, sampler: Start) -> None:
     assert ended.samples == 2 + sum(int(row["ticks"]) for row in blocks)
 
 
-def test_deadlines_do_not_drift_with_what_ticks_take() -> None:
+def test_deadlines_do_not_drift_with_what_ticks_take():
     deadlines = Deadlines(100.0, 0.25)
     lateness_s = []
     for number in range(8):
@@ -149,7 +148,7 @@ def test_deadlines_do_not_drift_with_what_ticks_take() -> None:
     assert (deadlines.begun, deadlines.late, deadlines.missed) == (8, 0, 0)
 
 
-def test_over_half_a_period_is_late() -> None:
+def test_over_half_a_period_is_late():
     deadlines = Deadlines(100.0, 0.25)
     assert deadlines.begin(100.125) == 0.125
     assert deadlines.late == 0
@@ -157,7 +156,7 @@ def test_over_half_a_period_is_late() -> None:
     assert (deadlines.begun, deadlines.late, deadlines.missed) == (2, 1, 0)
 
 
-def test_deadlines_that_passed_are_missed_and_not_made_up_for() -> None:
+def test_deadlines_that_passed_are_missed_and_not_made_up_for():
     deadlines = Deadlines(100.0, 0.25)
     deadlines.begin(100.0)
     # The one of 100.25 begins at 100.8: those of 100.5 and 100.75 have passed.
@@ -168,7 +167,7 @@ def test_deadlines_that_passed_are_missed_and_not_made_up_for() -> None:
     assert (deadlines.begun, deadlines.late, deadlines.missed) == (3, 1, 2)
 
 
-def test_what_was_due_at_the_end_is_missed() -> None:
+def test_what_was_due_at_the_end_is_missed():
     deadlines = Deadlines(100.0, 0.25)
     deadlines.begin(100.0)
     deadlines.end(100.2)
@@ -178,7 +177,7 @@ def test_what_was_due_at_the_end_is_missed() -> None:
     assert (deadlines.begun, deadlines.missed) == (1, 3)
 
 
-def test_a_start_that_never_comes_has_no_deadline() -> None:
+def test_a_start_that_never_comes_has_no_deadline():
     deadlines = Deadlines(math.inf, 1.0)
     assert deadlines.next_s == math.inf
     deadlines.end(1e9)

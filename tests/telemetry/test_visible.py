@@ -20,12 +20,12 @@ UUIDS = ("GPU-aa1", "GPU-ab2", "GPU-cc3", "GPU-dd4")
         ("", []),
     ],
 )
-def test_cuda_order_and_subset(setting: str | None, expected: list[int]) -> None:
+def test_cuda_order_and_subset(setting, expected):
     environment = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
     assert visible_gpus(UUIDS, ("CUDA_VISIBLE_DEVICES",), environment) == expected
 
 
-def test_hip_counts_within_what_rocr_left() -> None:
+def test_hip_counts_within_what_rocr_left():
     environment = {"ROCR_VISIBLE_DEVICES": "1,2,3", "HIP_VISIBLE_DEVICES": "2,0"}
     variables = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     assert visible_gpus(UUIDS, variables, environment) == [3, 1]
@@ -40,6 +40,6 @@ def test_hip_counts_within_what_rocr_left() -> None:
         ("MIG-GPU-aa1/1/0", "names a MIG instance"),
     ],
 )
-def test_an_entry_that_names_no_gpu_is_refused(setting: str, message: str) -> None:
+def test_an_entry_that_names_no_gpu_is_refused(setting, message):
     with pytest.raises(TelemetryError, match=message):
         visible_gpus(UUIDS, ("CUDA_VISIBLE_DEVICES",), {"CUDA_VISIBLE_DEVICES": setting})

@@ -10,12 +10,11 @@ import itertools
 import signal
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
-from tests.telemetry.nvml import Node, Played, Start
+from tests.telemetry.nvml import Node, Played
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 
 #: 100 W in the first half of each period, 700 W in the second: 400 W in the mean
@@ -47,7 +46,7 @@ def readings(source: NvidiaSource, played: Played) -> tuple[list[tuple[float, fl
     return points, counters[1] - counters[0]
 
 
-def test_a_steady_load_is_exact(played: Played) -> None:
+def test_a_steady_load_is_exact(played):
     with played.source(power_0="654321", energy_0="integral 5e9") as source:
         points, counter_j = readings(source, played)
     assert trapezoid(points) == pytest.approx(654.321 * DURATION_S, rel=1e-9)
@@ -56,9 +55,7 @@ def test_a_steady_load_is_exact(played: Played) -> None:
 
 @pytest.mark.parametrize("window_s", [0.025, 0.1, 1.0])
 @pytest.mark.parametrize("slope_w_per_s", [5.0, -4.0])
-def test_a_ramp_lags_by_half_the_window_and_the_age_of_the_reading(
-    played: Played, window_s: float, slope_w_per_s: float
-) -> None:
+def test_a_ramp_lags_by_half_the_window_and_the_age_of_the_reading(played, window_s, slope_w_per_s):
     # The mean over a window is the ramp's value in its middle, and it is 30 ms old when it is read.
     start_w = 300.0
     exact_j = start_w * DURATION_S + slope_w_per_s * ((FIRST_S + DURATION_S) ** 2 - FIRST_S**2) / 2
@@ -76,9 +73,7 @@ def test_a_ramp_lags_by_half_the_window_and_the_age_of_the_reading(
 
 @pytest.mark.parametrize("window_s", [0.025, 0.1, 1.0])
 @pytest.mark.parametrize("frequency_hz", [0.1, 1.0, 10.0, 1000.0])
-def test_a_square_wave_is_right_unless_the_sensor_sees_always_the_same_part_of_it(
-    played: Played, frequency_hz: float, window_s: float
-) -> None:
+def test_a_square_wave_is_right_unless_sampled_in_phase(played, frequency_hz, window_s):
     """60 s are whole periods of each, so the exact energy is 400 W · 60 s.
 
     Windows of 0.1 s and 1 s leave no time unseen, and 25 ms are 25 periods at 1 kHz. At 0.1 and
@@ -99,7 +94,7 @@ def test_a_square_wave_is_right_unless_the_sensor_sees_always_the_same_part_of_i
 
 
 @pytest.mark.parametrize("frequency_hz", [0.1, 1.0, 10.0, 1000.0])
-def test_driver_samples_see_all_of_a_square_wave(played: Played, frequency_hz: float) -> None:
+def test_driver_samples_see_all_of_a_square_wave(played, frequency_hz):
     # Each is the mean of 20 ms, and 10 s are whole periods of each frequency.
     energies_mj, peaks_mw = 0, []
     with played.source(power_0=SQUARE.format(period_s=1 / frequency_hz)) as source:
@@ -113,7 +108,7 @@ def test_driver_samples_see_all_of_a_square_wave(played: Played, frequency_hz: f
     assert max(peaks_mw) == (400_000 if frequency_hz == 1000.0 else 700_000)
 
 
-def test_a_frozen_sensor_shows_in_the_difference_to_the_counter(played: Played) -> None:
+def test_a_frozen_sensor_shows_in_the_difference_to_the_counter(played):
     # 100 W + 5 W/s, but from 40 s on the sensor says 300 W.
     with played.source(
         power_0="ramp 100000 5000",
@@ -133,9 +128,7 @@ def test_a_frozen_sensor_shows_in_the_difference_to_the_counter(played: Played) 
 CELL = make_cell(source="nvidia", ranks=6, rate_hz=10)
 
 
-def test_the_samplers_files_hold_what_the_load_was(
-    tmp_path: Path, nvml_library: Path, sampler: Start
-) -> None:
+def test_the_samplers_files_hold_what_the_load_was(tmp_path, nvml_library, sampler):
     """In real time, so only what no delay of this machine can change is asked for."""
     node = Node(tmp_path, nvml_library, sampler)
     epoch_s = time.time() - 10

@@ -16,7 +16,7 @@ from workflow_lib.telemetry.files import SampleFile, Writing
 from workflow_lib.telemetry.source import TelemetryError
 
 
-def test_a_file_system_that_does_not_answer_holds_up_no_reading(tmp_path: Path, monkeypatch):
+def test_a_file_system_that_does_not_answer_holds_up_no_reading(tmp_path, monkeypatch):
     answers = threading.Event()
     write = os.write
 
@@ -40,7 +40,7 @@ def test_a_file_system_that_does_not_answer_holds_up_no_reading(tmp_path: Path, 
     file.close()
 
 
-def test_what_cannot_be_written_is_said_the_next_time(tmp_path: Path):
+def test_what_cannot_be_written_is_said_the_next_time(tmp_path):
     file = SampleFile(tmp_path / "blocks.csv", SAMPLER_BLOCKS)
     writing = Writing(file, tmp_path / "stop")
     (tmp_path / "blocks.csv").unlink()
@@ -54,7 +54,7 @@ def test_what_cannot_be_written_is_said_the_next_time(tmp_path: Path):
     file.close()
 
 
-def test_a_file_system_that_cannot_tell_of_the_request_is_asked_again(tmp_path: Path, monkeypatch):
+def test_a_file_system_that_cannot_tell_of_the_request_is_asked_again(tmp_path, monkeypatch):
     exists = Path.exists
     asked = []
 
@@ -77,7 +77,7 @@ def test_a_file_system_that_cannot_tell_of_the_request_is_asked_again(tmp_path: 
     file.close()
 
 
-def test_the_request_to_stop_is_seen_without_anything_to_write(tmp_path: Path):
+def test_the_request_to_stop_is_seen_without_anything_to_write(tmp_path):
     file = SampleFile(tmp_path / "blocks.csv", SAMPLER_BLOCKS)
     writing = Writing(file, tmp_path / "stop")
     assert not writing.asked_to_stop

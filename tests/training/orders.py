@@ -14,10 +14,7 @@ from torch.distributed.pipelining.schedules import (
 from workflow_lib.records import Degrees
 from workflow_lib.trainers.native.pipeline import one_forward_one_backward
 
-SCHEDULES = {
-    "zero-bubble": ScheduleInterleavedZeroBubble,
-    "zero-bubble-v": ScheduleZBVZeroBubble,
-}
+SCHEDULES = {"zero-bubble": ScheduleInterleavedZeroBubble, "zero-bubble-v": ScheduleZBVZeroBubble}
 KINDS = {
     _ComputationType.FORWARD: "F",
     _ComputationType.BACKWARD_INPUT: "I",

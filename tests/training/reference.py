@@ -37,9 +37,7 @@ def _trained(
     weights = Weights(mesh, one.training.seed, torch.float32, adapters)
     decoder = Decoder(parts(model, weights, one.training), None)
     optimizer = torch.optim.AdamW(
-        decoder.parameters(),
-        lr=one.training.learning_rate,
-        weight_decay=one.training.weight_decay,
+        decoder.parameters(), lr=one.training.learning_rate, weight_decay=one.training.weight_decay
     )
     source = TokenFile(tokens, model.vocabulary_size, model.sequence_length + 1)
     losses, norms = [], []

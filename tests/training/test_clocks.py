@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -63,16 +62,14 @@ def compared(later_s: float = 0.0, delay_s: float = 0.0) -> clocks.ClockReading:
     # With a delay the ways there and back differ.
     [(0.0, 0.0, 0.01), (0.002, 0.001, 0.1)],
 )
-def test_a_clock_ahead_is_found_within_the_error_that_is_stated(
-    delay_s: float, least_error_s: float, greatest_error_s: float
-) -> None:
+def test_a_clock_ahead_is_found_within_its_error(delay_s, least_error_s, greatest_error_s):
     found = compared(delay_s=delay_s)
     assert least_error_s < found.error_s < greatest_error_s
     assert abs(found.ahead_s - AHEAD_S) <= found.error_s + 1e-4
     assert abs(found.ahead_s - AHEAD_S) > delay_s / 4
 
 
-def test_drift_is_corrected_in_between() -> None:
+def test_drift_is_corrected_in_between():
     # After ten minutes the other clock has gained another 30 ms.
     before, after = compared(), compared(later_s=600)
     clock = NodeClock("node2", before, after)
@@ -84,29 +81,27 @@ def test_drift_is_corrected_in_between() -> None:
         assert shown_s - clock.ahead_at(shown_s) == pytest.approx(true_s, abs=tolerance_s)
 
 
-def test_a_clock_that_was_set_in_between_is_off_by_as_much() -> None:
+def test_a_clock_that_was_set_in_between_is_off_by_as_much():
     before = clocks.ClockReading(1000.0, 0.3, 1e-4)
     after = clocks.ClockReading(1060.0, 0.0, 1e-4)  # 0.3 s in a minute is no drift
     assert NodeClock("node2", before, after).error_s == pytest.approx(0.3, abs=1e-3)
 
 
-def test_a_stranger_on_the_port_is_not_answered() -> None:
+def test_a_stranger_on_the_port_is_not_answered():
     with answering() as port:
         with pytest.raises(ConnectionError):
             clocks.ask("127.0.0.1", port, b"x" * 16)
         assert clocks.ask("127.0.0.1", port, TOKEN).error_s > 0
 
 
-def test_a_node_that_stays_away_is_waited_for_no_longer_than_it_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_that_stays_away_is_waited_for_no_longer_than_it_is_given(monkeypatch):
     monkeypatch.setattr(clocks, "TIMEOUT_S", 0.1)
     with clocks.listen() as listener, pytest.raises(TimeoutError):
         clocks.answer(listener, TOKEN, 1)
 
 
 @pytest.mark.slow
-def test_a_run_of_two_nodes_compares_their_clocks_before_and_after(tmp_path: Path) -> None:
+def test_a_run_of_two_nodes_compares_their_clocks_before_and_after(tmp_path):
     """Both nodes are this machine, so that their clocks agree."""
     one = replace(cell(GPT, Degrees(dp=2), warmup_steps=1, measured_steps=2), nodes=2)
     paths = RunPaths(tmp_path / "run1")

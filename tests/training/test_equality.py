@@ -245,9 +245,7 @@ def test_a_layout_trains_as_one_process_does(name, on_ranks, tokens):
     ("words", "least_norm", "greatest_norm", "learned"),
     [("", 1.5, 1.5, 0.5), *((f"lora {model}", 0.0, 1.0, 0.1) for model in ("", "gpt", "mixtral"))],
 )
-def test_the_comparison_would_notice_a_training_that_does_not_clip_or_learn(
-    words, least_norm, greatest_norm, learned, tokens
-):
+def test_the_comparison_notices_no_clipping(words, least_norm, greatest_norm, learned, tokens):
     one = named(words, learning_rate=1e-3) if words else named(words)
     losses, norms = reference(one, tokens)
 

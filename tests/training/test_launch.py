@@ -90,10 +90,7 @@ def test_half_an_environment_is_refused(environment):
 
 @pytest.mark.parametrize(
     ("address", "degrees", "said"),
-    [
-        ("127.0.0.1", Degrees(tp=2, dp=2), "= 4:"),
-        ("no-such-node", Degrees(dp=2), "no-such-node"),
-    ],
+    [("127.0.0.1", Degrees(tp=2, dp=2), "= 4:"), ("no-such-node", Degrees(dp=2), "no-such-node")],
 )
 def test_a_launch_that_cannot_work_is_refused_before_ranks_wait(address, degrees, said):
     with pytest.raises(ValueError, match=said):

@@ -60,7 +60,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.mark.parametrize("steps", [1, 5, 20])
 @pytest.mark.parametrize("warmup", [0, 1, 3])
-def test_whole_steps_are_counted_exactly(machine: Machine, steps: int, warmup: int) -> None:
+def test_whole_steps_are_counted_exactly(machine, steps, warmup):
     counting = LinkCounting(0, GPU, warmup, machine.open, machine.barrier)
     for step in range(warmup + steps):
         if step == counting.first_step:
@@ -78,9 +78,7 @@ def test_whole_steps_are_counted_exactly(machine: Machine, steps: int, warmup: i
 
 
 @pytest.mark.parametrize("readings", [None, 0, 1])
-def test_a_rank_that_cannot_read_says_why_and_keeps_the_others_waiting_for_nothing(
-    machine: Machine, readings: int | None
-) -> None:
+def test_a_rank_that_cannot_read_says_why_and_keeps_nobody_waiting(machine, readings):
     """It cannot open the counters, or reads them so many times."""
     left = [machine.open("GPU-a")] * (readings or 0)
 
@@ -99,7 +97,7 @@ def test_a_rank_that_cannot_read_says_why_and_keeps_the_others_waiting_for_nothi
     assert machine.barriers == 4
 
 
-def test_a_run_on_a_cpu_waits_for_nobody(machine: Machine) -> None:
+def test_a_run_on_a_cpu_waits_for_nobody(machine):
     cpu = Device(torch.device("cpu"), "CPU", None, "gloo")
     counting = LinkCounting(0, cpu, 1, machine.open, machine.barrier)
     counting.begin()

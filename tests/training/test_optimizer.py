@@ -22,7 +22,7 @@ from workflow_lib.trainers.native.optimizer import adamw
         (0.5, 2.0 * (1 - 0.1 * 0.5) - 0.1),
     ],
 )
-def test_a_step_decays_weights_by_what_the_cell_says(weight_decay: float, after: float) -> None:
+def test_a_step_decays_weights_by_what_the_cell_says(weight_decay, after):
     weight = nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
     training = replace(TRAINING, learning_rate=0.1, weight_decay=weight_decay)
     optimizer = adamw([weight], training, torch.device("cpu"))

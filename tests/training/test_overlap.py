@@ -130,9 +130,7 @@ def renumbered(events):
 def test_1f1b_is_as_drawn_by_hand():
     first, last = one_forward_one_backward(ranks=2, micro_batches=3)
 
-    assert first == [
-        *(("F", 0), ("F", 1), None, ("B", 0), ("F", 2), ("B", 1), None, ("B", 2)),
-    ]
+    assert first == [*(("F", 0), ("F", 1), None, ("B", 0), ("F", 2), ("B", 1), None, ("B", 2))]
     assert last == [None, ("F", 0), ("B", 0), ("F", 1), ("B", 1), ("F", 2), ("B", 2)]
 
 
@@ -153,9 +151,7 @@ class Stream:
         (sharding.AloneReduceScatter, "reduce_scatter_tensor"),
     ],
 )
-def test_a_lone_collective_stands_between_the_compute_before_and_after_it(
-    collective, function, monkeypatch
-):
+def test_a_lone_collective_stands_between_computations(collective, function, monkeypatch):
     events = []
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("transfer", events))
     monkeypatch.setattr(torch.cuda, "default_stream", lambda _: Stream("compute", events))

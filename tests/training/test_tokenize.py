@@ -145,9 +145,7 @@ def test_the_standard_library_gives_the_same_tokens_each_time(tmp_path):
         (b"x", ".", r"\*\*/\*.txt"),
     ],
 )
-def test_a_bad_corpus_is_one_clear_line_and_leaves_nothing(
-    corpus, tmp_path, capsys, content, source, said
-):
+def test_a_bad_corpus_is_one_line(corpus, tmp_path, capsys, content, source, said):
     corpus.write_bytes(content)
 
     assert main(["--output", str(tmp_path / "out"), str(tmp_path / source)]) == 1

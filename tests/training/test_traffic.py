@@ -61,9 +61,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("name", WHOLE_MODELS)
-def test_replicas_reduce_gradients_in_fp32_and_gather_weights_in_the_cells_precision(
-    name, on_ranks
-):
+def test_replicas_reduce_in_fp32_and_gather_in_the_cells_precision(name, on_ranks):
     (reduction, reduced, gathered), precision = WHOLE_MODELS[name]
     expected = [["dp", reduction, "fp32", reduced]]
     if gathered:
