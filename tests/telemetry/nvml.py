@@ -80,6 +80,16 @@ H200: Mapping[str, str] = {
     "events.types": "11",
 }
 
+#: GPM's metrics, as the library has them
+ACTIVITY = {
+    "sm_active_percent": 93.5,
+    "sm_occupancy_percent": 30.5,
+    "tensor_active_percent": 42.0,
+    "dram_active_percent": 30.0,
+    "pcie_sent_bytes_per_s": 2.0 * 2**20,
+    "pcie_received_bytes_per_s": 4.0 * 2**20,
+}
+
 
 def build(directory: Path, *options: str) -> Path:
     """Compile the library into a directory, which goes to LD_LIBRARY_PATH."""

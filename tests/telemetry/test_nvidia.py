@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
-from tests.telemetry.nvml import Node, Start, build
+from tests.telemetry.nvml import ACTIVITY, Node, Start, build
 from workflow_lib.launch import gpu_faults
 from workflow_lib.telemetry import choice
 from workflow_lib.telemetry.devices.nvml import open_links, started_nvml
@@ -48,6 +48,9 @@ def test_every_column_is_in_its_unit(node):
     assert node.rows[1]["power_w"] == "698.125"
     assert abs(float(counters.pop("unix_time_s")) - time.time()) < 60
     assert 0 < float(counters.pop("read_cost_s")) < 0.1
+    # The library's means are of Unix times, whose last digits are lost.
+    means = {name: float(counters.pop(name)) for name in ACTIVITY}
+    assert means == pytest.approx(ACTIVITY, rel=1e-3)
     assert counters == {
         "gpu": "0",
         "energy_j": "123456.789",
@@ -66,6 +69,7 @@ def test_every_column_is_in_its_unit(node):
         "gpu_link_received_bytes": "1048576",
         "pcie_sent_bytes": "",
         "pcie_received_bytes": "",
+        "memory_power_w": "44.1",
         "ecc_corrected_errors": "3",
         "ecc_uncorrected_errors": "0",
     }

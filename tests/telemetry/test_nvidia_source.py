@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.telemetry.nvml import Played
+from tests.telemetry.nvml import ACTIVITY, Played
 from workflow_lib import records
 from workflow_lib.records.columns import sampled
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
@@ -78,17 +78,6 @@ def test_an_unsupported_reading_is_missing_with_its_reason(
         never = {*declared_lacking("nvidia"), "energy_age_s"}
         assert read.keys() | never | set(columns) == READINGS.keys() | set(columns)
         assert source.errors == {}
-
-
-#: GPM's metrics, as the library has them
-ACTIVITY = {
-    "sm_active_percent": 93.5,
-    "sm_occupancy_percent": 30.5,
-    "tensor_active_percent": 42.0,
-    "dram_active_percent": 30.0,
-    "pcie_sent_bytes_per_s": 2.0 * 2**20,
-    "pcie_received_bytes_per_s": 4.0 * 2**20,
-}
 
 
 def test_activity_is_the_mean_since_the_reading_before(played: Played) -> None:

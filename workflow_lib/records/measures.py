@@ -72,6 +72,15 @@ NOT_MEASURES: Mapping[tuple[File, str], str] = {
         [("counters", "pcie_received_bytes"), ("counters", "pcie_sent_bytes")],
         "read by versions before 0.2: 32-bit counters, which wrap unseen",
     ),
+    **dict.fromkeys(
+        [
+            *(("counters", name) for name in ("sm_active_percent", "sm_occupancy_percent")),
+            *(("counters", name) for name in ("tensor_active_percent", "dram_active_percent")),
+            *(("counters", f"pcie_{way}_bytes_per_s") for way in ("sent", "received")),
+            ("counters", "memory_power_w"),
+        ],
+        "no archive has them yet: kept in the run's files, for measures that runs will be shown by",
+    ),
 }
 
 
