@@ -94,7 +94,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
         **hosts.files(rebuilt),
         **projecting.files(),
         **provenance.files(rebuilt),
-        verdicts.PAGE: verdicts.claims_page(judged),
+        findings.DIRECTORY / verdicts.NAME: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),
     }
 

@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 
 from docs import digests, evidence
-from research.pages import engine, findings, hosts, jitter, projecting, provenance, sweeps, verdicts
+from research.pages import findings, provenance, sweeps, verdicts
 from workflow_lib import audit
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
@@ -78,13 +78,6 @@ def test_pages_say_what_the_tables_hold(rebuilt, tmp_path, monkeypatch):
     assert sentence in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     monkeypatch.setattr(evidence, "CHECKOUT", tmp_path)
     monkeypatch.setattr(findings, "DIRECTORY", tmp_path)
-    monkeypatch.setattr(findings, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(verdicts, "PAGE", tmp_path / "claims.md")
-    monkeypatch.setattr(engine, "DIRECTORY", tmp_path)
-    monkeypatch.setattr(hosts, "PAGE", tmp_path / "hosts.md")
-    monkeypatch.setattr(jitter, "PAGE", tmp_path / "jitter.md")
-    monkeypatch.setattr(projecting, "PAGE", tmp_path / "projection.md")
-    monkeypatch.setattr(provenance, "PAGE", tmp_path / "provenance.md")
     monkeypatch.setattr(evidence, "OWN_RUNS", tmp_path / "own_runs.csv")
     monkeypatch.setattr(evidence, "OWN_PARTS", tmp_path / "own_parts.jsonl")
     for path, text in evidence.fitted_to(rebuilt).items():
@@ -96,10 +89,10 @@ def test_pages_say_what_the_tables_hold(rebuilt, tmp_path, monkeypatch):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert evidence.stale(rebuilt) == []
-    findings.PAGE.write_text("10,120 tokens/s, typed by hand", encoding="utf-8")
+    (tmp_path / findings.NAME).write_text("10,120 tokens/s, typed by hand", encoding="utf-8")
     (tmp_path / "old.md").write_text("<!-- Made by … --> of another sweep", encoding="utf-8")
     (tmp_path / "written.md").write_text("by hand, without an archive", encoding="utf-8")
-    assert evidence.stale(rebuilt) == ["old.md", "page.md"]
+    assert evidence.stale(rebuilt) == [findings.NAME, "old.md"]
     text = verdicts.README.read_text(encoding="utf-8")
     verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
     assert "README.md" in evidence.stale(rebuilt)
@@ -143,7 +136,8 @@ def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(r
     page = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
     assert f"emulated: {stated}." in page
     assert page.count("EMULATED ") == 2
-    assert "emulated-nodes (emulated), runs 1, 2, 3" in verdicts.PAGE.read_text("utf-8")
+    claims = (findings.DIRECTORY / verdicts.NAME).read_text("utf-8")
+    assert "emulated-nodes (emulated), runs 1, 2, 3" in claims
     assert collect([directory]) == []
 
 

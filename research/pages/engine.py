@@ -14,12 +14,11 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.measuring.pairs import OURS, in_rounds, ratio_in_words
-from research.pages import part_times, peers
+from research.pages import findings, part_times, peers
 from research.pages.tables import RATIOS, document, head, link, of_tokens, table
 
 CHECKOUT = Path(__file__).parents[2]
 RECORDS = CHECKOUT / "evidence" / "engine"
-DIRECTORY = CHECKOUT / "docs" / "results"
 
 _NOTE = "<!-- Made by `python -m docs.evidence --write` from evidence/engine/. -->"
 _PEAK = "peak GB, measured / estimated"
@@ -28,7 +27,7 @@ _PEAK = "peak GB, measured / estimated"
 def files() -> dict[Path, str]:
     """Path and text of each page."""
     return {
-        DIRECTORY / f"engine-{path.stem}.md": _page(path, _read(path))
+        findings.DIRECTORY / f"engine-{path.stem}.md": _page(path, _read(path))
         for path in sorted(RECORDS.glob("*.jsonl"))
     }
 

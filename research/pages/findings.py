@@ -15,7 +15,7 @@ from workflow_lib.report.figures.numbers import significant
 
 CHECKOUT = Path(__file__).parents[2]
 DIRECTORY = CHECKOUT / "docs" / "results"
-PAGE = DIRECTORY / "llama3-8b-on-two-h200.md"
+NAME = "llama3-8b-on-two-h200.md"
 #: what a page begins with that is made of archives alone
 NOTICE = "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->"
 LAYOUTS, OVERLAP = "evidence-llama3-8b-x2", "evidence-overlap-x2"
@@ -38,7 +38,7 @@ def files(rebuilt: Path) -> dict[Path, str]:
         ).read_text(encoding="utf-8")
         for sweep, (stem, _) in _FIGURES.items()
     }
-    return {PAGE: page(rebuilt), **found}
+    return {DIRECTORY / NAME: page(rebuilt), **found}
 
 
 def _directory(rebuilt: Path, sweep: str) -> Path:

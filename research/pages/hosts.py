@@ -24,7 +24,7 @@ from workflow_lib.records import GPUS, RUNS
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.table_files import read_table
 
-PAGE = findings.DIRECTORY / "hosts.md"
+NAME = "hosts.md"
 _TRAINING, _EMULATED = pl.col("workload") != "inference", pl.col("emulated")
 _DECODE = "decode_tokens_per_s_per_gpu", "decode_tokens_per_j"
 _TRAIN = "tokens_per_s_per_gpu", "tokens_per_j"
@@ -64,7 +64,8 @@ class Measured:
 
 def files(rebuilt: Path) -> dict[Path, str]:
     """The page: its path and text."""
-    return {PAGE: page([*of_runs(_runs(rebuilt)), *of_published(read_published(PUBLISHED)[0])])}
+    times = [*of_runs(_runs(rebuilt)), *of_published(read_published(PUBLISHED)[0])]
+    return {findings.DIRECTORY / NAME: page(times)}
 
 
 def _runs(rebuilt: Path) -> pl.DataFrame:

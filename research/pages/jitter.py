@@ -15,7 +15,7 @@ from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records import GPUS, RUNS, STEP_TIMES
 from workflow_lib.table_files import read_table
 
-PAGE = findings.DIRECTORY / "jitter.md"
+NAME = "jitter.md"
 #: a step that takes so many times the median stalled
 _STALLED = 1.5
 #: what tells a run from every other
@@ -28,7 +28,7 @@ _FIRST, _LAST = 8, 1024
 
 def files(rebuilt: Path) -> dict[Path, str]:
     """The page: its path and text."""
-    return {PAGE: page(rebuilt)}
+    return {findings.DIRECTORY / NAME: page(rebuilt)}
 
 
 def page(rebuilt: Path) -> str:

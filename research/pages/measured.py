@@ -15,7 +15,7 @@ from research.pages import findings
 from research.pages.tables import NOTICE, document, table
 from workflow_lib import audit
 
-PAGE = findings.DIRECTORY / "measured-trainers-h100x1.md"
+NAME = "measured-trainers-h100x1.md"
 ARCHIVE = Path(__file__).parents[2] / "evidence/measured/trainers-h100x1.zip"
 _HEADS = (
     *("trainer", "steps", "step, s", "the hook's over the calls'", "its own timing, s"),
@@ -25,7 +25,7 @@ _HEADS = (
 
 def files(rebuilt: Path) -> dict[Path, str]:
     """The page: its path and text. ``rebuilt`` is not needed."""
-    return {PAGE: page()}
+    return {findings.DIRECTORY / NAME: page()}
 
 
 def page() -> str:

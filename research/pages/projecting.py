@@ -18,7 +18,7 @@ from workflow_lib.projection.own_runs import read_own
 from workflow_lib.projection.own_stack import Residual, own_stack
 from workflow_lib.words import counted
 
-PAGE = findings.DIRECTORY / "projection.md"
+NAME = "projection.md"
 #: those of the evidence are on one and on two GPUs
 _FIT_GPUS = 1
 
@@ -44,7 +44,7 @@ def files() -> dict[Path, str]:
     runs = read_own()
     few = [validate_own(runs, _FIT_GPUS, times) for times in ((), None)]
     layouts = [own_stack(runs, times).residuals for times in ((), None)]
-    return {PAGE: page(*few, *layouts)}
+    return {findings.DIRECTORY / NAME: page(*few, *layouts)}
 
 
 def page(

@@ -13,7 +13,7 @@ from research.pages.tables import NOTICE, document, table
 from workflow_lib.records import RunPaths, TelemetryStart, read_json, read_outcome, read_record
 from workflow_lib.results import is_profiled
 
-PAGE = findings.DIRECTORY / "provenance.md"
+NAME = "provenance.md"
 #: so many digits tell our GPUs, boots and commits apart
 _DIGITS = 8
 
@@ -32,7 +32,7 @@ class Origin:
 
 def files(rebuilt: Path) -> dict[Path, str]:
     """The page: its path and text."""
-    return {PAGE: page(rebuilt)}
+    return {findings.DIRECTORY / NAME: page(rebuilt)}
 
 
 def page(rebuilt: Path) -> str:

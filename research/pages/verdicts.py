@@ -18,7 +18,7 @@ from workflow_lib.study import load_ledger, load_study
 from workflow_lib.words import counted
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = findings.DIRECTORY / "claims.md"
+NAME = "claims.md"
 README = CHECKOUT / "README.md"
 LEDGER = CHECKOUT / "config" / "claims.yaml"
 
@@ -32,7 +32,7 @@ _BEGIN, _END = "<!-- findings: made by `python -m docs.evidence --write` -->", "
 #: each other
 _TOLD, _TOLD_OF_PAIRS = "T4", "R2"
 #: the pages of sweeps that have none of their own name
-_PAGES = {findings.LAYOUTS: findings.PAGE.name, findings.OVERLAP: findings.PAGE.name}
+_PAGES = {findings.LAYOUTS: findings.NAME, findings.OVERLAP: findings.NAME}
 
 
 def rows_of(rebuilt: Path) -> list[Row]:
@@ -60,7 +60,7 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
     _, end, after = rest.partition(_END)
     if not (begin and end):
         raise ValueError(f"{README.name} has no lines {_BEGIN} and {_END}")
-    results = f"docs/results/{findings.PAGE.name}"
+    results = f"docs/results/{findings.NAME}"
     made = [
         f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
         f"differences support]({results}).",
