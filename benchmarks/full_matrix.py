@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import matrix, pandas_reduction
 from benchmarks.reduce_64_gpus import Cost, cost_of
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 PROCESSES = 2
 CELLS, EVERY = 305, 20

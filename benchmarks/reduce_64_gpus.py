@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import matrix
-from workflow_lib.records import Cell, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.paths import RunPaths
 
 BAR_DURATION_S = 600
 BAR_WALL_S, BAR_MEMORY_BYTES = 2.0, 300e6

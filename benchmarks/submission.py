@@ -19,8 +19,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.slurm import study
-from workflow_lib import cells, records
-from workflow_lib.records import RankRecord, RunPaths
+from workflow_lib import cells
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.study import load_study
 
 PAIRS = 5
@@ -60,7 +62,7 @@ def python(*arguments: object) -> None:
 
 def first_rank_started(paths: RunPaths) -> float:
     """Unix time at which the first rank's process started."""
-    ranks = [records.read_record(path, RankRecord) for path in paths.steps.glob("rank*.json")]
+    ranks = [read_record(path, RankRecord) for path in paths.steps.glob("rank*.json")]
     return min(rank.started_unix_s for rank in ranks)
 
 

@@ -40,7 +40,8 @@ from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import SHIPPED, own_text
 from workflow_lib.projection.own_stack import SHIPPED_FIT
 from workflow_lib.projection.part_times import SHIPPED as SHIPPED_PARTS
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_ledger, load_study
 

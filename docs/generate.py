@@ -17,9 +17,24 @@ from typing import Any
 
 from docs import schemas
 from research.pages import backends
-from workflow_lib import config, records
-from workflow_lib.records import Column
+from workflow_lib import config
+from workflow_lib.records import bounds
+from workflow_lib.records.cell_axes import IDENTITY
+from workflow_lib.records.claims_table import CLAIMS, SLOTS
+from workflow_lib.records.columns import Column
+from workflow_lib.records.comparison_table import COMPARISON
+from workflow_lib.records.contract import STEPS
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.records.reasons import SENTENCES
+from workflow_lib.records.tables import CELLS, PLAN, TABLES
+from workflow_lib.records.telemetry_columns import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    POWER_SAMPLES,
+    SAMPLER_BLOCKS,
+)
 from workflow_lib.report.figures import KINDS
 from workflow_lib.trainers import capabilities
 
@@ -109,45 +124,45 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
 )
 
 _TABLES = (
-    ("telemetry/&lt;node&gt;.csv", "One row a tick and GPU.", records.GPU_SAMPLES),
+    ("telemetry/&lt;node&gt;.csv", "One row a tick and GPU.", GPU_SAMPLES),
     (
         "telemetry/&lt;node&gt;-counters.csv",
         "One row a second and GPU, where anything was due. A GPU's first and last row hold all "
         "that it has.",
-        records.GPU_COUNTERS,
+        GPU_COUNTERS,
     ),
     (
         "telemetry/&lt;node&gt;-power.csv",
         "One row a sample that the driver itself took, where it keeps any.",
-        records.POWER_SAMPLES,
+        POWER_SAMPLES,
     ),
-    ("telemetry/&lt;node&gt;-events.csv", "One row an event.", records.GPU_EVENTS),
+    ("telemetry/&lt;node&gt;-events.csv", "One row an event.", GPU_EVENTS),
     (
         "telemetry/&lt;node&gt;-blocks.csv",
         "One row a block, in which the sampler keeps one rate; only where rates alternate.",
-        records.SAMPLER_BLOCKS,
+        SAMPLER_BLOCKS,
     ),
-    ("telemetry/&lt;node&gt;-host.csv", "One row a second.", records.HOST_SAMPLES),
-    ("steps/rank&lt;n&gt;.csv", "One row a step and rank.", records.STEPS),
-    ("plan.parquet", "One row a cell that the sweep asks for.", records.PLAN),
-    *((f"{name}.parquet", kind.rows, kind.columns) for name, kind in records.TABLES.items()),
+    ("telemetry/&lt;node&gt;-host.csv", "One row a second.", HOST_SAMPLES),
+    ("steps/rank&lt;n&gt;.csv", "One row a step and rank.", STEPS),
+    ("plan.parquet", "One row a cell that the sweep asks for.", PLAN),
+    *((f"{name}.parquet", kind.rows, kind.columns) for name, kind in TABLES.items()),
     (
         "comparison.parquet",
         "One row a pair of cells and measure, of "
         "[two sweeps that are compared](../how-to/compare-two-sweeps.md). A pair that did not "
         "complete on both sides, and a cell without a partner, has one row without a measure.",
-        records.COMPARISON,
+        COMPARISON,
     ),
     (
         "claims.parquet",
         "One row a contrast by which a claim is judged. A test without cells, and a claim without "
         "a test, has one row that says so.",
-        records.CLAIMS,
+        CLAIMS,
     ),
     (
         "slots.parquet",
         "One row a GPU, over the completed runs of a sweep in which GPUs changed stages.",
-        records.SLOTS,
+        SLOTS,
     ),
 )
 
@@ -274,7 +289,7 @@ def _bounds_page() -> str:
     notice = _NOTICE.format(source="workflow_lib/records/bounds.py")
     rows = [
         (f"`{name}`", bound.what, f"{bound.most:,}".replace(",", " "), bound.unit)
-        for name, bound in records.bounds.all_bounds().items()
+        for name, bound in bounds.all_bounds().items()
     ]
     table = _table(("bound", "of what", "most", "unit"), rows)
     return "\n\n".join([notice, _BOUNDS.rstrip(), table]) + "\n"
@@ -287,13 +302,13 @@ def _columns() -> str:
     notice = _NOTICE.format(source="workflow_lib/records/columns.py")
     parts = [notice, _COLUMNS.rstrip()]
     parts += ["## Identity", "What tells one cell from another; several tables begin with these."]
-    parts.append(_column_table(records.IDENTITY))
+    parts.append(_column_table(IDENTITY))
     for title, sentence, columns in _TABLES:
         shown: Sequence[Column] = columns
-        if columns[: len(records.IDENTITY)] == records.IDENTITY:
-            shown = columns[len(records.IDENTITY) :]
+        if columns[: len(IDENTITY)] == IDENTITY:
+            shown = columns[len(IDENTITY) :]
             sentence += " Begins with the [identity](#identity) columns."
-        if columns is records.CELLS:
+        if columns is CELLS:
             shown = _without_measures(shown)
             sentence += (
                 " Ends with every measure of [runs.parquet](#runsparquet), from `counted_steps` "
@@ -325,7 +340,7 @@ def _reasons() -> str:
 def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:
     """The columns of a cell that are no measure. Raises ValueError where the rest is not thrice."""
     names = [column.name for column in columns]
-    thrice = [name + end for name in records.MEASURES for end in ("", "_low", "_high")]
+    thrice = [name + end for name in MEASURES for end in ("", "_low", "_high")]
     own = names[: len(names) - len(thrice)]
     if names != own + thrice:
         raise ValueError("CELLS does not end with each measure thrice: describe it in _columns()")

@@ -57,7 +57,7 @@ from benchmarks.measuring.pairs import NEW_TOKENS, OURS, in_rounds, ratio_in_wor
 from research.measuring.engine_cells import CONFIG, make_cells, option_sets
 from research.measuring.engine_steps import PEERS, SPEEDS, other_size, train, train_by_peer
 from workflow_lib import memory
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 
 
 def on_every_rank(options: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 # same command makes it again. Snakemake itself sees modification times alone.
 from workflow_lib import damage
 from workflow_lib.launch.job_script import write_cell
-from workflow_lib.records import said
+from workflow_lib.records.whole_files import error_text
 
 
 def mend_damage():
@@ -36,4 +36,4 @@ def mend_damage():
 try:
     mend_damage()
 except OSError as error:
-    raise WorkflowError(f"{said(error)}: a damaged file can be neither read nor mended") from None
+    raise WorkflowError(f"{error_text(error)}: a damaged file can be neither read nor mended") from None

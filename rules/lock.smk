@@ -5,7 +5,7 @@ import atexit
 from snakemake.logging import logger
 
 from workflow_lib import lock_holders
-from workflow_lib.records import said
+from workflow_lib.records.whole_files import error_text
 
 
 def settle_lock():
@@ -31,4 +31,4 @@ def settle_lock():
 try:
     settle_lock()
 except OSError as error:
-    raise WorkflowError(f"{said(error)}: whose lock this directory has cannot be told") from None
+    raise WorkflowError(f"{error_text(error)}: whose lock this directory has cannot be told") from None

@@ -28,7 +28,8 @@ from workflow_lib import cells, check, import_graph, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.feasibility import PROJECTION
 from workflow_lib.launch.run_lock import why_only_read
-from workflow_lib.records import TABLES, owner_in_the_way
+from workflow_lib.records.tables import TABLES
+from workflow_lib.records.whole_files import owner_in_the_way
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 #: where the package lies, for jobs to import it from

@@ -11,7 +11,7 @@ from snakemake.resources import Resource
 from workflow_lib.launch import interruption, open_files, snapshot
 from workflow_lib.launch.rendering import render_run
 from workflow_lib.launch.run_to_end import run_logged
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 open_files.raise_limit()
 if workflow.is_main_process:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry, Training
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 _MODEL = Model("tiny", "llama", 4, 64, 256, 4, 4, 2048, 1000)
 _TRAINING = Training(

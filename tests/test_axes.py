@@ -15,13 +15,15 @@ import pytest
 
 from tests.made_cells import made_cell
 from tests.report.full_matrix import cell_row
-from workflow_lib import records
 from workflow_lib.comparison.matching import best_pairs, layout_pairs
 from workflow_lib.comparison.sides import Side
 from workflow_lib.config import Exclusion
-from workflow_lib.records import CELLS, PLAN, RUNS, Cell, cell_axes
-from workflow_lib.records.cell_axes import ALL_AXES, AXES, CellAxis
+from workflow_lib.records import cell_axes
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.cell_axes import ALL_AXES, AXES, CellAxis, identity
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.labels import labels
+from workflow_lib.records.tables import CELLS, PLAN, RUNS
 from workflow_lib.report import summary
 from workflow_lib.report.figures import KINDS
 from workflow_lib.report.figures.kernel_bars import Bar
@@ -29,7 +31,7 @@ from workflow_lib.report.figures.tables import Tables
 
 #: the figures whose cells differ in some axes alone
 VARIED = ("optimisation", "microbatch", "recomputation", "pipeline-ranks")
-PIPELINED = records.Degrees(tp=2, pp=2, dp=2)
+PIPELINED = Degrees(tp=2, pp=2, dp=2)
 
 
 def other(axis: CellAxis, value: Any) -> Any:
@@ -65,7 +67,7 @@ def changed(axis: CellAxis, cell: Cell) -> Cell:
 def row(cell: Cell, tokens_per_s: float = 1.0) -> dict[str, Any]:
     names = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "decode_tokens_per_j")
     measured = dict.fromkeys((*names, "decode_tokens_per_s_per_gpu"), tokens_per_s)
-    return cell_row(records.identity(cell), **measured)
+    return cell_row(identity(cell), **measured)
 
 
 def pair(axis: CellAxis, **options: Any) -> list[dict[str, Any]]:

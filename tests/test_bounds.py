@@ -15,13 +15,15 @@ import pytest
 
 from tests.analysis.synthetic_run import Run
 from tests.conftest import ROOT, load_sound
-from workflow_lib import records
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import ArchiveError, write_bag
 from workflow_lib.archive.unpacking import unpack
-from workflow_lib.records import Cell, RecordError, bounds, read_json, read_record
+from workflow_lib.records import bounds
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_json, read_record
+from workflow_lib.records.reading import RecordError
 from workflow_lib.study import ConfigError
 
 BOMB = "\n".join(
@@ -216,6 +218,6 @@ def test_what_a_record_quotes_obeys_no_terminal(tmp_path):
 
 
 def test_every_bound_has_words(tmp_path):
-    for name, bound in records.bounds.all_bounds().items():
+    for name, bound in bounds.all_bounds().items():
         assert bound.most > 0, name
         assert bound.what, name

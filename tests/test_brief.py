@@ -14,9 +14,11 @@ from rich.console import Console
 
 from tests.conftest import ROOT
 from tests.test_status import NOW, begin, end, make_run
-from workflow_lib import brief, records, results
+from workflow_lib import brief, results
 from workflow_lib.brief import Progress
-from workflow_lib.records import Outcome
+from workflow_lib.records.nodes import LIMITS_LEFT
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.tables import PLAN
 from workflow_lib.table_files import table, write_table
 
 CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
@@ -25,10 +27,10 @@ CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
 def plan(root: Path, repeats: int) -> None:
     """Write the plan of a sweep with one cell."""
     rows = [
-        {column.name: None for column in records.PLAN}
+        {column.name: None for column in PLAN}
         | {"cell": CELL, "feasible": True, "repeats": repeats, "profiled_steps": 0}
     ]
-    write_table(table(rows, records.PLAN), results.sweep_paths(root, "s").plan)
+    write_table(table(rows, PLAN), results.sweep_paths(root, "s").plan)
 
 
 @pytest.fixture
@@ -121,7 +123,7 @@ def test_snakemake_does_not_outlive_a_progress_that_breaks(tmp_path, monkeypatch
 def test_a_result_that_left_gpus_limited_says_so(planned):
     said = Said(planned)
     said.look(101.0)
-    cause = f"trained to the end; {records.LIMITS_LEFT} on n1: GPU 0"
+    cause = f"trained to the end; {LIMITS_LEFT} on n1: GPU 0"
     end(make_run(planned, 1), Outcome.COMPLETED, cause)
     one_line(said, 120.0, "1 of 3", f"completed: {cause}")
 

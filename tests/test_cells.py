@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import ROOT
 from workflow_lib import cells, feasibility
 from workflow_lib.plan import table
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.study import ConfigError, Files, load_study
 
 

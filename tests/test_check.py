@@ -16,7 +16,8 @@ from tests.launch.fake_slurm import Fake
 from workflow_lib import check
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError
-from workflow_lib.records import CheckPaths, CheckRecord, NodeCheck, read_record
+from workflow_lib.records.checks import CheckPaths, CheckRecord, NodeCheck
+from workflow_lib.records.files import read_record
 from workflow_lib.study import load_study
 
 

@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 
 from workflow_lib.damage import damaged_in_runs
-from workflow_lib.records import (
-    Outcome,
-    OutcomeRecord,
-    RunPaths,
-    damaged,
-    write_checksums,
-    write_json,
-)
+from workflow_lib.records.checksums import damaged, write_checksums
+from workflow_lib.records.outcomes import Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 
 @pytest.fixture

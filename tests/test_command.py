@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 from tests.test_status import CELL, end, make_run
 from workflow_lib import __main__ as command
 from workflow_lib import __version__
-from workflow_lib.records import Outcome
+from workflow_lib.records.outcomes import Outcome
 
 
 def call(*argv: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -18,8 +18,9 @@ from docs import generate
 from workflow_lib.__main__ import COMMANDS as TRIPTYCH
 from workflow_lib.archive.rebuild import Rebuilt, described
 from workflow_lib.cells import expand_study
-from workflow_lib.records import TABLES, Outcome, RunPaths
-from workflow_lib.records.paths import File
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import File, RunPaths
+from workflow_lib.records.tables import TABLES
 from workflow_lib.study import load_study
 
 ROOT = Path(__file__).parents[1]

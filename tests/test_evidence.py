@@ -22,8 +22,8 @@ from research.pages import findings, provenance, sweeps, verdicts
 from workflow_lib import audit
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
-from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
 from workflow_lib.records.reasons import SENTENCES
+from workflow_lib.records.tables import CELLS, GPUS, PLAN, RUNS
 from workflow_lib.table_files import read_table, write_table
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from workflow_lib import feasibility, formulas
-from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry, Training
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 
 MODEL = Model("llama3-8b", "llama", 32, 4096, 14336, 32, 8, 8192, 128256)

@@ -3,7 +3,8 @@
 import pytest
 
 from workflow_lib import formulas
-from workflow_lib.records import Model, Training
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 LLAMA3_8B = Model("llama3-8b", "llama", 32, 4096, 14336, 32, 8, 8192, 128256)
 LLAMA3_70B = Model("llama3-70b", "llama", 80, 8192, 28672, 64, 8, 8192, 128256)

@@ -7,7 +7,9 @@ import pytest
 
 from tests.training import orders
 from workflow_lib import activation_memory, memory
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 
 ROOT = Path(__file__).parents[1]

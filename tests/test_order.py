@@ -8,7 +8,7 @@ import random
 import pytest
 
 from workflow_lib.order import in_order, places, write
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 CELLS = [f"h200/llama3-8b/tp{n}" for n in range(1, 9)]
 RUNS = [(cell, run) for cell in CELLS for run in (0, 1, 2, 3, 4)]

@@ -12,7 +12,7 @@ import pytest
 from tests.training import orders
 from tests.training.cells import TRAINING
 from workflow_lib import formulas, pipelines
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.study import load_study
 
 #: those whose parameters somebody published: the study's

@@ -21,7 +21,9 @@ from workflow_lib.launch.rendering import render_run
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.projection.planned import step_time
-from workflow_lib.records import PLAN, cell_axes, identity
+from workflow_lib.records import cell_axes
+from workflow_lib.records.cell_axes import identity
+from workflow_lib.records.tables import PLAN
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.report.page import planned_row as page_row
 from workflow_lib.results import run_directory

@@ -1,6 +1,6 @@
 import pytest
 
-from workflow_lib.records import Coordinates, Degrees, coordinates, group_members
+from workflow_lib.records.degrees import Coordinates, Degrees, coordinates, group_members
 
 EIGHT = Degrees(tp=2, pp=2, dp=2)
 

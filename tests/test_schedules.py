@@ -7,7 +7,7 @@ import pytest
 from torch.distributed.pipelining import schedules as torchs
 
 from workflow_lib import pipelines, schedules
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 
 _KINDS = {
     torchs._ComputationType.FORWARD: "F",

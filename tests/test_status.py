@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.training.cells import LLAMA, cell
-from workflow_lib import records, results, status
-from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib import results, status
+from workflow_lib.records import bounds
+from workflow_lib.records.files import read_outcome
+from workflow_lib.records.outcomes import EndedRecord, JobRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.tables import PLAN
+from workflow_lib.records.whole_files import write_json
 
 NOW = 1_800_000_000.0
 CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
@@ -19,23 +24,23 @@ CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
 def make_run(root, run=1, name=CELL):
     """A run that has been rendered."""
     paths = RunPaths(results.run_directory(root, name, run))
-    records.write_json(paths.cell, cell(LLAMA))
+    write_json(paths.cell, cell(LLAMA))
     return paths
 
 
 def queue(paths):
-    records.write_json(paths.job, JobRecord("slurm", "4711", NOW - 7200, "ada (process 1)"))
+    write_json(paths.job, JobRecord("slurm", "4711", NOW - 7200, "ada (process 1)"))
 
 
 def begin(paths):
     queue(paths)
-    records.write_json(paths.environment, {"recorded_unix_s": NOW - 90})
+    write_json(paths.environment, {"recorded_unix_s": NOW - 90})
 
 
 def write_end_record(paths):
     begin(paths)
     words = EndedRecord("4711", ("n1", "n2"), NOW - 90, NOW - 30, 0, 0, None, "")
-    records.write_json(paths.ended, words)
+    write_json(paths.ended, words)
 
 
 def end(paths, outcome, cause="trained to the end"):
@@ -43,7 +48,7 @@ def end(paths, outcome, cause="trained to the end"):
     ended = OutcomeRecord(
         outcome, cause, "4711", ("n1", "n2"), NOW - 90, NOW - 30, "COMPLETED", False
     )
-    records.write_json(paths.outcome if outcome.is_result else paths.failure, ended)
+    write_json(paths.outcome if outcome.is_result else paths.failure, ended)
 
 
 def only(root):
@@ -79,7 +84,7 @@ def test_a_running_run_says_how_far_it_is_and_what_it_tried_before(tmp_path):
     paths.steps.mkdir()
     paths.rank_steps(0).write_text("step\n0\n1\n")
     paths.telemetry.mkdir()
-    records.write_json(paths.telemetry_start("n7"), {})
+    write_json(paths.telemetry_start("n7"), {})
     found = only(tmp_path)
     assert (found.steps_done, found.attempt, found.nodes) == (2, 2, ("n7",))
     assert "attempt 2, 2 steps done" in status.describe([found], NOW)
@@ -103,7 +108,7 @@ def test_of_a_long_record_of_steps_only_the_end_is_read(tmp_path, monkeypatch):
     rows = "".join(f"{step},1.5\n" for step in range(100_000))
     paths.rank_steps(0).write_text(f"step,loss\n{rows}")
     monkeypatch.setattr(Path, "read_bytes", None)
-    assert paths.rank_steps(0).stat().st_size > 2 * records.bounds.LINE_BYTES.most
+    assert paths.rank_steps(0).stat().st_size > 2 * bounds.LINE_BYTES.most
     assert only(tmp_path).steps_done == 100_000
 
 
@@ -125,12 +130,12 @@ def test_a_failure_names_its_cause_and_the_file_to_read(tmp_path):
 def test_a_planned_run_needs_no_directory(tmp_path):
     from workflow_lib.table_files import table, write_table
 
-    row = {column.name: None for column in records.PLAN}
+    row = {column.name: None for column in PLAN}
     rows = [
         {**row, "cell": CELL, "repeats": 2, "profiled_steps": 1, "feasible": True},
         {**row, "cell": CELL + "x", "repeats": 3, "profiled_steps": 0, "feasible": False},
     ]
-    write_table(table(rows, records.PLAN), tmp_path / "sweeps" / "demo" / "plan.parquet")
+    write_table(table(rows, PLAN), tmp_path / "sweeps" / "demo" / "plan.parquet")
     found, _ = status.find(tmp_path)
     assert [(each.cell, each.run, each.state) for each in found] == [
         (CELL, 0, "planned"),
@@ -164,7 +169,7 @@ def test_a_result_is_run_again_on_request_and_keeps_its_files(tmp_path, capsys):
     assert status.main(arguments) == 0
     assert "runs them again" in capsys.readouterr().out
     assert not paths.outcome.exists()
-    assert "rank 3" in records.read_outcome(paths).cause
+    assert "rank 3" in read_outcome(paths).cause
     found = only(tmp_path)
     assert found.state == "again"
     text = status.describe([found], NOW)

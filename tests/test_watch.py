@@ -18,9 +18,10 @@ from rich.console import Console
 from tests.analysis.synthetic_run import START, Run, cell
 from tests.conftest import ROOT
 from tests.live.running import CELL, NOW, paths_of, write
-from workflow_lib import records, results, watch
+from workflow_lib import results, watch
 from workflow_lib.live import Watcher
-from workflow_lib.records import Outcome, OutcomeRecord
+from workflow_lib.records.outcomes import Outcome, OutcomeRecord
+from workflow_lib.records.whole_files import write_json
 
 WATCH = [sys.executable, "-m", "workflow_lib", "watch"]
 
@@ -79,11 +80,11 @@ def test_a_directory_of_which_nothing_can_be_read_is_not_called_empty(tmp_path):
 def test_of_many_failures_the_latest_are_shown_and_the_rest_counted(tmp_path):
     for run in range(1, 14):
         paths = paths_of(tmp_path, run)
-        records.write_json(paths.cell, replace(cell(), id=CELL))
+        write_json(paths.cell, replace(cell(), id=CELL))
         ended = OutcomeRecord(
             Outcome.ERROR, f"cause{run}.", None, (), None, START + run, None, False
         )
-        records.write_json(paths.failure, ended)
+        write_json(paths.failure, ended)
     text = shown(tmp_path)
     assert re.findall(r"cause(\d+)\.", text) == [str(run) for run in range(13, 3, -1)]
     assert "3 more runs" in text
@@ -141,7 +142,7 @@ def test_in_a_terminal_it_follows_the_files_until_ctrl_c(tmp_path):
 
     try:
         wait_for("queued 1, running 1")
-        records.write_json(paths_of(tmp_path, 3).environment, {"recorded_unix_s": time.time()})
+        write_json(paths_of(tmp_path, 3).environment, {"recorded_unix_s": time.time()})
         wait_for("running 2")
         process.send_signal(signal.SIGINT)
         wait_for("\x1b[?1049l")  # the terminal is as it was

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.records import said, whole_file
+from workflow_lib.records.whole_files import error_text, whole_file
 
 
 def names(directory: Path) -> list[str]:
@@ -97,4 +97,4 @@ def test_an_error_names_the_file_that_was_asked_for_and_no_draft():
     ],
 )
 def test_an_error_of_the_system_says_which_file_and_what_to_do(error, expected):
-    assert said(error) == expected
+    assert error_text(error) == expected

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.state_memory import element_bytes
 
 #: how many logits the loss holds in fp32 at once, as trainers/native/cross_entropy.py does

@@ -23,7 +23,8 @@ from rich.status import Status
 
 from workflow_lib import results, status
 from workflow_lib.live import RunNow, Watcher
-from workflow_lib.records import LIMITS_LEFT, RecordError
+from workflow_lib.records.nodes import LIMITS_LEFT
+from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable
 from workflow_lib.words import counted
 

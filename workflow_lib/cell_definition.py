@@ -8,11 +8,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from workflow_lib import gpu_models, records
+from workflow_lib import gpu_models
 from workflow_lib.config import Platform, Protocol
-from workflow_lib.records import Cell, Degrees, Model, Training
 from workflow_lib.records.axes import as_before, fields
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
 from workflow_lib.records.cell_axes import CELL_FORMAT
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.study import Study
 
 
@@ -35,7 +38,7 @@ def cell_of(
         model=model,
         degrees=degrees,
         training=training,
-        data=records.Data(name=data_name, kind=data.kind, definition=_digits(defined)),
+        data=Data(name=data_name, kind=data.kind, definition=_digits(defined)),
         hardware=hardware_of(platform_name, platform),
         telemetry=_telemetry(platform, protocol),
         nodes=-(-gpus // platform.gpus_per_node),
@@ -47,7 +50,7 @@ def cell_of(
     return dataclasses.replace(draft, id=f"{platform_name}/{model.name}/{name}")
 
 
-def hardware_of(name: str, platform: Platform) -> records.Hardware:
+def hardware_of(name: str, platform: Platform) -> Hardware:
     """The hardware of a platform's nodes, with known peaks of its GPU model."""
 
     def scaled(value: float | None, factor: float) -> float | None:
@@ -58,8 +61,8 @@ def hardware_of(name: str, platform: Platform) -> records.Hardware:
         return scaled(given_tflops, 1e12) if known is None else known
 
     gigabytes = platform.gpu_memory_gb
-    alike = {field.name for field in fields(records.Hardware)} & Platform.model_fields.keys()
-    return records.Hardware(
+    alike = {field.name for field in fields(Hardware)} & Platform.model_fields.keys()
+    return Hardware(
         **{field: getattr(platform, field) for field in alike},
         platform=name,
         gpu_memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
@@ -71,15 +74,15 @@ def hardware_of(name: str, platform: Platform) -> records.Hardware:
     )
 
 
-def _telemetry(platform: Platform, protocol: Protocol) -> records.Telemetry:
+def _telemetry(platform: Platform, protocol: Protocol) -> Telemetry:
     if platform.idle_temperature_c is None:
         protocol = protocol.model_copy(update={"cool_down": None})
-    given = {"source": platform.telemetry, **protocol.fields_of(records.Telemetry)}
+    given = {"source": platform.telemetry, **protocol.fields_of(Telemetry)}
     if "sample_rate_hz" not in given:
         given["sample_rate_hz"] = max(protocol.interleaved_rates_hz)
     if protocol.cool_down is not None and platform.idle_temperature_c is not None:
         given["cool_down_to_c"] = platform.idle_temperature_c + protocol.cool_down.within_c
-    return records.Telemetry(**given)
+    return Telemetry(**given)
 
 
 def _software(platform: Platform) -> dict[str, str]:
@@ -106,7 +109,7 @@ def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
             for name in as_before(getattr(cell, part)):
                 del plain[part][name]
     hardware = plain.pop("hardware")
-    for field in fields(records.Hardware):
+    for field in fields(Hardware):
         if field.axis.role != "analysis" and field.name in hardware:
             plain[f"hardware.{field.name}"] = hardware[field.name]
     plain["data"] = {"name": cell.data.name, **data}

@@ -15,7 +15,8 @@ from workflow_lib.config import (
     option_of,
     values,
 )
-from workflow_lib.records import Cell, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.cell import Cell
 from workflow_lib.records.cell_axes import AXES
 from workflow_lib.records.degrees import DEGREES
 from workflow_lib.study import ConfigError

@@ -12,9 +12,11 @@ from typing import Any
 
 from workflow_lib import feasibility
 from workflow_lib.config import OF_A_WORKLOAD, Platform, Protocol, TrainingAxes
-from workflow_lib.records import Degrees, Model, Training, axes
+from workflow_lib.records import axes
 from workflow_lib.records.bounds import FACTORS
-from workflow_lib.records.degrees import DEGREES
+from workflow_lib.records.degrees import DEGREES, Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.trainers import capabilities
 
 

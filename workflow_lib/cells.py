@@ -24,7 +24,7 @@ from workflow_lib.cell_resolution import (
 )
 from workflow_lib.config import Prediction, SweepSpec, values
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.study import ConfigError, Files, Study, check_references, lookup
 
 __all__ = ["PlannedCell", "Sweep", "Views", "expand_study", "hardware_of", "merge", "view_of"]

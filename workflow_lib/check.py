@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from workflow_lib import cells, commands, node_check, partition, records, results
+from workflow_lib import cells, commands, node_check, partition, results
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell
 from workflow_lib.config import Platform
@@ -35,18 +35,12 @@ from workflow_lib.launch.schedulers.scheduler import Submission
 from workflow_lib.launch.schedulers.slurm import sbatch
 from workflow_lib.launch.submit import look_for
 from workflow_lib.options import add_config, add_results
-from workflow_lib.records import (
-    CheckPaths,
-    CheckRecord,
-    Finding,
-    JobRecord,
-    NodeCheck,
-    RecordError,
-    RunPaths,
-    SubmissionRecord,
-    said,
-    user_name,
-)
+from workflow_lib.records.checks import CheckPaths, CheckRecord, Finding, NodeCheck
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import error_text, user_name, write_json
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, Files, Study, load_study, lookup, plain_of
 from workflow_lib.words import counted
@@ -73,7 +67,7 @@ def is_passed(results_directory: Path, name: str, platform: Platform) -> bool:
     """Whether a check of the platform, with this content, has passed; a damaged one has not."""
     path = CheckPaths(directory_of(results_directory, name, platform)).result
     try:
-        return path.exists() and records.read_record(path, CheckRecord).passed
+        return path.exists() and read_record(path, CheckRecord).passed
     except (OSError, RecordError):
         return False
 
@@ -302,7 +296,7 @@ def _of_clocks(nodes: Sequence[NodeCheck], here_s: float) -> Finding:
 
 
 def _nodes(paths: CheckPaths) -> list[NodeCheck]:
-    return [records.read_record(path, NodeCheck) for path in sorted(paths.nodes.glob("*.json"))]
+    return [read_record(path, NodeCheck) for path in sorted(paths.nodes.glob("*.json"))]
 
 
 def _last_files(paths: CheckPaths, nodes: int, job_id: str, late_s: float) -> str:
@@ -362,7 +356,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
                 findings += of_job(planned, platform, paths)
         failed = any(finding.held is False for finding in findings)
         passed = not failed and not chosen.without_job
-        records.write_json(paths.result, CheckRecord(name, time.time(), passed, tuple(findings)))
+        write_json(paths.result, CheckRecord(name, time.time(), passed, tuple(findings)))
     except InterruptedRunError as error:
         print(f"triptych: {error}", file=sys.stderr)
         return interruption.exit_code() or 1
@@ -370,7 +364,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         print("triptych: interrupted; no job was submitted", file=sys.stderr)
         return 128 + signal.SIGINT
     except (ConfigError, RecordError, job_script.RenderError, OSError) as error:
-        print(f"triptych: {printable(said(error))}", file=sys.stderr)
+        print(f"triptych: {printable(error_text(error))}", file=sys.stderr)
         return 1
     words = {True: "holds", False: "FAILS", None: "note"}
     lines = [(finding.part, words[finding.held], printable(finding.said)) for finding in findings]

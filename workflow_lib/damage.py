@@ -10,17 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from workflow_lib import results
-from workflow_lib.records import (
-    TABLES,
-    Cell,
-    ComparisonPaths,
-    OutcomeRecord,
-    RecordError,
-    RunPaths,
-    SweepPaths,
-    damaged,
-    read_record,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.checksums import damaged
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import OutcomeRecord
+from workflow_lib.records.paths import ComparisonPaths, RunPaths, SweepPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import TABLES
 
 #: how many files are read at once, because a shared file system answers slowly
 _AT_ONCE = 16

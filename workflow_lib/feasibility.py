@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from workflow_lib import formulas, memory, pipelines
 from workflow_lib.config import Platform
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers import capabilities
 from workflow_lib.words import counted
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workflow_lib.records import Model, Training
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 
 @dataclass(frozen=True)

@@ -15,22 +15,18 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from workflow_lib import records, results, status
+from workflow_lib import results, status
 from workflow_lib.analysis import metrics
-from workflow_lib.records import (
-    GPU_COUNTERS,
-    GPU_SAMPLES,
-    HOST_SAMPLES,
-    STEPS,
-    Cell,
-    Column,
-    RecordError,
-    RunPaths,
-    TelemetryStart,
-    bounds,
-    open_file,
-)
-from workflow_lib.records.reading import Field, read_header, read_row
+from workflow_lib.records import bounds
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.columns import Column
+from workflow_lib.records.contract import STEPS
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import Field, RecordError, open_file, read_header, read_row
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES
+from workflow_lib.records.whole_files import error_text
 from workflow_lib.status import RunStatus
 
 #: how old a reading may be: the sampler writes once a second, but a shared file system may be slow,
@@ -141,7 +137,7 @@ class Watcher:
             planned = self._planned()
         except (RecordError, OSError) as error:
             planned = set()
-            problems.append(records.said(error))
+            problems.append(error_text(error))
         read = functools.partial(self._run, now_unix_s)
         runs, unreadable = status.read_runs(self._root, planned, read)
         return Snapshot(now_unix_s, tuple(runs), (*problems, *unreadable))
@@ -166,7 +162,7 @@ class Watcher:
             self._ended[cell, run] = (mark, found)
         if found.state not in _UNDER_WAY:
             return RunNow(found)
-        asked = records.read_record(paths.cell, Cell)
+        asked = read_record(paths.cell, Cell)
         training = asked.training
         return RunNow(
             found,
@@ -209,7 +205,7 @@ def tokens_per_s(paths: RunPaths, replicas: int) -> float | None:
 
 def node_now(paths: RunPaths, node: str, gpus_per_package: int, now_unix_s: float) -> NodeNow:
     """A node's latest readings. Raises RecordError and OSError."""
-    start = records.read_record(paths.telemetry_start(node), TelemetryStart)
+    start = read_record(paths.telemetry_start(node), TelemetryStart)
     after = now_unix_s - FRESH_S
     gpus = range(len(start.gpus))
     last = next(newest_rows(paths.gpu_samples(node), GPU_SAMPLES), None)

@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib import records
 from workflow_lib.launch.processes import is_running, started_ticks
-from workflow_lib.records import RecordError
+from workflow_lib.records.files import read_record
+from workflow_lib.records.paths import boot_id
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import write_json
 
 #: the host's own PID namespace; processes in another one may be in a container and cannot be seen
 _HOSTS_NAMESPACE = "pid:[4026531836]"
@@ -64,7 +66,7 @@ def this_process() -> Holder:
     return Holder(
         host=socket.gethostname(),
         machine=_read("/etc/machine-id"),
-        boot=records.boot_id() or "",
+        boot=boot_id() or "",
         namespace=str(Path("/proc/self/ns/pid").readlink()),
         process=os.getpid(),
         started_ticks=started_ticks(os.getpid()),
@@ -79,7 +81,7 @@ def announce(snakemake: Path, holder: Holder) -> Path:
     """
     path = snakemake / "lock_holders" / f"{holder.host}-{holder.process}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    records.write_json(path, holder)
+    write_json(path, holder)
     return path
 
 
@@ -143,7 +145,7 @@ def _holders(snakemake: Path, own: Holder) -> Mapping[Path, Holder | None]:
     holders: dict[Path, Holder | None] = {}
     for path in sorted(snakemake.glob("lock_holders/*.json")):
         try:
-            holders[path] = records.read_record(path, Holder)
+            holders[path] = read_record(path, Holder)
         except FileNotFoundError:
             continue  # the process has just ended
         except (OSError, RecordError):

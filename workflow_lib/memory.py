@@ -12,8 +12,10 @@ from typing import Literal
 
 from workflow_lib import activation_memory as activations
 from workflow_lib import state_memory as states
-from workflow_lib.records import Degrees, Model, Training
 from workflow_lib.records.bounds import PARALLEL
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 #: The CUDA context, kernels and the communicators of a rank by itself: 2.95 to 3.03 GB in one-GPU
 #: runs on H100 and H200 with torch 2.11 and driver 580.

@@ -18,7 +18,8 @@ from workflow_lib import results
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.live import GpuNow, NodeNow, RunNow, Snapshot, Watcher
 from workflow_lib.options import add_results
-from workflow_lib.records import bounds, said, whole_file
+from workflow_lib.records import bounds
+from workflow_lib.records.whole_files import report_error, whole_file
 from workflow_lib.safety import printable
 from workflow_lib.status import STATES
 
@@ -225,8 +226,7 @@ def main(
             with whole_file(options.output) as draft:
                 draft.write_text(text, encoding="utf-8")
     except OSError as error:
-        print(printable(f"triptych: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
-        return 1
+        return report_error("triptych", error)
     for problem in snapshot.problems:
         print(printable(f"triptych: {problem}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
     return 1 if snapshot.problems else 0

@@ -18,8 +18,12 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from workflow_lib import records
-from workflow_lib.records import Cell, CheckPaths, NodeCheck
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.checks import CheckPaths, NodeCheck
+from workflow_lib.records.files import read_record
+from workflow_lib.records.paths import node_name
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error, write_json
 from workflow_lib.telemetry.choice import open_source
 from workflow_lib.telemetry.source import TelemetryError
 
@@ -38,7 +42,7 @@ def clock_ahead_s(directory: Path) -> float:
 
     A file is written, so its time is the file server's. Raises OSError.
     """
-    probe = directory / f".clock-{records.node_name()}-{os.getpid()}"
+    probe = directory / f".clock-{node_name()}-{os.getpid()}"
     try:
         before = time.time()
         with probe.open("wb") as stream:
@@ -53,7 +57,7 @@ def clock_ahead_s(directory: Path) -> float:
 
 def check(cell: Cell, directory: Path) -> NodeCheck:
     """Check this node. ``directory`` is on the file system of the results. Raises OSError."""
-    node = records.node_name()
+    node = node_name()
     packages: dict[str, str] = {}
     problems = dict(_imports(packages))
     source: str | None = None
@@ -112,14 +116,13 @@ def main() -> int:
     path = parser.parse_args().cell
     directory = path.parent
     try:
-        cell = records.read_record(path, Cell)
+        cell = read_record(path, Cell)
         result = check(cell, directory)
         written = CheckPaths(directory).node(result.node)
-        records.write_json(written, result)
-        records.read_record(written, NodeCheck)
-    except (OSError, records.RecordError) as error:
-        print(f"triptych: {records.node_name()}: {records.said(error)}", file=sys.stderr)
-        return 1
+        write_json(written, result)
+        read_record(written, NodeCheck)
+    except (OSError, RecordError) as error:
+        return report_error(f"triptych: {node_name()}", error)
     return 0
 
 

@@ -23,7 +23,9 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from workflow_lib.records import OrderRecord, RunPaths, write_json
+from workflow_lib.records.outcomes import OrderRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.results import PROFILED_RUN
 
 #: a run: its cell's id and its number

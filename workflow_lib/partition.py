@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from workflow_lib import commands
 from workflow_lib.config import Platform, sbatch
-from workflow_lib.records import shown
+from workflow_lib.records.reading import shown
 from workflow_lib.words import counted
 
 #: sinfo's format: of each node its name, CPUs, memory, GPUs, features and state; of its partition

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workflow_lib import formulas
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 
 def layers_by_work(model: Model, degrees: Degrees, training: Training) -> tuple[int, ...]:

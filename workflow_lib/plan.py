@@ -15,14 +15,19 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib import cells, records, table_files
+from workflow_lib import cells, table_files
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell, Sweep, Views, view_of
 from workflow_lib.config import Invocation, Prediction
 from workflow_lib.feasibility import StepTime
 from workflow_lib.options import add_config
 from workflow_lib.plan_text import describe
-from workflow_lib.records import RecordError, said
+from workflow_lib.records.cell_axes import identity
+from workflow_lib.records.checksums import write_checksums
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import PLAN
+from workflow_lib.records.whole_files import report_error
 from workflow_lib.results import nearest_existing
 from workflow_lib.study import (
     ConfigError,
@@ -40,13 +45,13 @@ def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
     has one row.
     """
     rows = [_row(planned, names) for planned, names in cells.merge(sweeps).values()]
-    return table_files.table(rows, records.PLAN)
+    return table_files.table(rows, PLAN)
 
 
 def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
     cell, cost = planned.cell, planned.estimate
     return {
-        **records.identity(cell),
+        **identity(cell),
         "sweeps": ",".join(sweeps),
         "repeats": planned.repeats,
         "profiled_steps": planned.profiled_steps,
@@ -203,7 +208,7 @@ def refuse_unwritable(path: Path) -> None:
 def write(plan: pl.DataFrame, path: Path) -> None:
     """Write a plan, and its checksum beside it. Raises OSError."""
     table_files.write_table(plan, path)
-    records.write_checksums(records.SweepPaths(path.parent).plan_checksum, (path,))
+    write_checksums(SweepPaths(path.parent).plan_checksum, (path,))
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -242,8 +247,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         if arguments.output:
             write(plan, arguments.output)
     except (ConfigError, RecordError, OSError) as error:
-        print(f"triptych: {said(error)}", file=sys.stderr)
-        return 1
+        return report_error("triptych", error)
     if bad or not arguments.quiet:
         for mistake in dict.fromkeys((*sweeps.mistakes, *map(str, bad.values()))):
             print(f"triptych: left out: {mistake}", file=sys.stderr)

@@ -7,7 +7,9 @@ import os
 import re
 from pathlib import Path
 
-from workflow_lib.records import Data, RecordError, SweepPaths
+from workflow_lib.records.cell import Data
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.reading import RecordError
 
 #: the number of a cell's profiled run
 PROFILED_RUN = 0

@@ -21,8 +21,8 @@ from pathlib import Path
 from workflow_lib import cells, check, checkout, results
 from workflow_lib.brief import follow
 from workflow_lib.config import Invocation, Platform
-from workflow_lib.records import RecordError, bounds, said
-from workflow_lib.safety import printable
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 _INVOCATION = Path("config/config.yaml")
@@ -184,8 +184,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         # exec, not a child process: so Snakemake gets Ctrl-C, and its exit code is the command's.
         os.execv(command[0], command)
     except (checkout.CheckoutError, ConfigError, RecordError, OSError) as error:
-        print(printable(f"triptych: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
-    return 1
+        return report_error("triptych", error)
 
 
 if __name__ == "__main__":

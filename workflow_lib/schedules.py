@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workflow_lib.records import Degrees, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.training import Training
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal["F", "B", "W"]

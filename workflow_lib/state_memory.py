@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workflow_lib import formulas
-from workflow_lib.records import SUMS, Degrees, Model, Precision, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import SUMS, Precision, Training
 
 #: DeepSpeed's defaults, in parameters: those gathered at once in ZeRO-3, and those of a bucket of
 #: gradients

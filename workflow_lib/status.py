@@ -21,11 +21,17 @@ from typing import TypeVar
 
 from tabulate import tabulate
 
-from workflow_lib import records, results, table_files
+from workflow_lib import results, table_files
 from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.options import add_results
-from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.files import read_if_there, read_json, read_outcome
+from workflow_lib.records.outcomes import EndedRecord, JobRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError, end_of_file
+from workflow_lib.records.tables import PLAN
+from workflow_lib.records.whole_files import error_text, report_error
 from workflow_lib.safety import printable
 from workflow_lib.words import counted
 
@@ -77,8 +83,8 @@ def find(root: Path) -> tuple[list[RunStatus], list[str]]:
     for plan in plans_of(root):
         try:
             planned |= planned_runs([plan])
-        except (records.RecordError, OSError) as error:
-            problems.append(records.said(error))
+        except (RecordError, OSError) as error:
+            problems.append(error_text(error))
     runs, unreadable = read_runs(root, planned, status)
     return runs, problems + unreadable
 
@@ -94,8 +100,8 @@ def read_runs(
         try:
             directory = results.run_directory(root, cell, run)
             runs.append(read(cell, run, directory, (cell, run) in planned))
-        except (records.RecordError, OSError) as error:
-            problems.append(records.said(error))
+        except (RecordError, OSError) as error:
+            problems.append(error_text(error))
     return runs, problems
 
 
@@ -110,7 +116,7 @@ def planned_runs(plans: Sequence[Path]) -> set[tuple[str, int]]:
     return {
         (row["cell"], run)
         for path in plans
-        for row in table_files.read_table(path, records.PLAN).iter_rows(named=True)
+        for row in table_files.read_table(path, PLAN).iter_rows(named=True)
         if row["feasible"]
         for run in results.run_numbers(row["repeats"], row["profiled_steps"])
     }
@@ -129,9 +135,9 @@ def runs_on_disk(root: Path) -> set[tuple[str, int]]:
 def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
     """The status of the run in ``directory``. Raises records.RecordError if a file is damaged."""
     paths = RunPaths(directory)
-    job = records.read_if_there(paths.job, JobRecord)
-    ended = records.read_if_there(paths.ended, EndedRecord)
-    outcome = records.read_outcome(paths)
+    job = read_if_there(paths.job, JobRecord)
+    ended = read_if_there(paths.ended, EndedRecord)
+    outcome = read_outcome(paths)
     state, since = _state(paths, job, ended, outcome)
     said = outcome or ended
     return RunStatus(
@@ -168,7 +174,7 @@ def _state(
     if ended is not None:
         return "ended", ended.ended_unix_s
     if paths.environment.exists():
-        return "running", records.read_json(paths.environment)["recorded_unix_s"]
+        return "running", read_json(paths.environment)["recorded_unix_s"]
     return ("queued", job.submitted_unix_s) if job is not None else ("planned", None)
 
 
@@ -177,7 +183,7 @@ def _steps_done(paths: RunPaths) -> int | None:
     first file of steps.
     """
     try:
-        end = records.end_of_file(paths.rank_steps(0), 2 * bounds.LINE_BYTES.most)
+        end = end_of_file(paths.rank_steps(0), 2 * bounds.LINE_BYTES.most)
     except FileNotFoundError:
         return None
     lines = end.split(b"\n")[:-1]  # the text after the last newline is being written
@@ -345,12 +351,8 @@ def main(
             return 1
         if options.again:
             runs = run_again(runs)
-    except (records.RecordError, OSError) as error:
-        print(
-            printable(f"triptych: {records.said(error)}", bounds.MESSAGE_LETTERS.most),
-            file=sys.stderr,
-        )
-        return 1
+    except (RecordError, OSError) as error:
+        return report_error("triptych", error)
     for problem in problems:
         line = printable(f"triptych: left out: {problem}", bounds.MESSAGE_LETTERS.most)
         print(line, file=sys.stderr)

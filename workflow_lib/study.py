@@ -28,7 +28,8 @@ from workflow_lib.config import (
     values,
 )
 from workflow_lib.power_errors import SensorError
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable
 from workflow_lib.yaml_files import YamlFileError, read_yaml
 

@@ -1,5 +1,5 @@
 """Makes, writes and reads tables whose schema is a tuple of
-:class:`~workflow_lib.records.Column`."""
+:class:`~workflow_lib.records.columns.Column`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib.records import Column, RecordError, bounds, shown, whole_file
+from workflow_lib.records import bounds
+from workflow_lib.records.columns import Column
+from workflow_lib.records.reading import RecordError, shown
+from workflow_lib.records.whole_files import whole_file
 
 _TYPES: Mapping[type, Any] = {
     float: pl.Float64,

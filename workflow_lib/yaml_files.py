@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from workflow_lib.records import bounds, read_bytes
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import read_bytes
 
 
 class YamlFileError(ValueError):

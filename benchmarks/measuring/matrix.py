@@ -20,22 +20,19 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from workflow_lib import cells, plan, results
-from workflow_lib.records import (
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import STEPS, RankRecord
+from workflow_lib.records.nodes import TelemetryEnd, TelemetryStart
+from workflow_lib.records.outcomes import Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
     POWER_SAMPLES,
-    STEPS,
-    Cell,
-    Outcome,
-    OutcomeRecord,
-    RankRecord,
-    RunPaths,
-    TelemetryEnd,
-    TelemetryStart,
-    write_json,
 )
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.study import load_study
 from workflow_lib.table_files import write_table
 

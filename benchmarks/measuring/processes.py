@@ -17,18 +17,25 @@ from typing import Any
 import psutil
 
 from benchmarks.measuring.pairs import percentile
-from workflow_lib import records
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.files import read_record
+from workflow_lib.records.model import Model
+from workflow_lib.records.nodes import TelemetryEnd
+from workflow_lib.records.paths import RunPaths, node_name
+from workflow_lib.records.training import Training
+from workflow_lib.records.whole_files import write_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def make_cell(gpus: int, rate_hz: float) -> records.Cell:
+def make_cell(gpus: int, rate_hz: float) -> Cell:
     """A cell that asks for NVIDIA telemetry of ``gpus`` GPUs; nothing else of it matters here."""
-    return records.Cell(
+    return Cell(
         id="benchmark/none/tp1-pp1-dp1_telemetry_0",
-        model=records.Model("none", "llama", 1, 64, 64, 1, 1, 64, 64),
-        degrees=records.Degrees(dp=gpus),
-        training=records.Training(
+        model=Model("none", "llama", 1, 64, 64, 1, 1, 64, 64),
+        degrees=Degrees(dp=gpus),
+        training=Training(
             zero_stage=0,
             micro_batch_size=1,
             global_batch_size=gpus,
@@ -40,9 +47,9 @@ def make_cell(gpus: int, rate_hz: float) -> records.Cell:
             learning_rate=0.0,
             seed=0,
         ),
-        data=records.Data("none", "synthetic"),
-        hardware=records.Hardware("benchmark", None, gpus, 1, None, None, None, None, ()),
-        telemetry=records.Telemetry("nvidia", rate_hz, 0.0),
+        data=Data("none", "synthetic"),
+        hardware=Hardware("benchmark", None, gpus, 1, None, None, None, None, ()),
+        telemetry=Telemetry("nvidia", rate_hz, 0.0),
         nodes=1,
         software={},
     )
@@ -116,11 +123,11 @@ class SamplerProcess(Watched):
 
     def __init__(self, directory: Path, gpus: int, rate_hz: float) -> None:
         """Start it in a new directory and wait until it samples. Raises RuntimeError."""
-        self.paths = records.RunPaths(directory)
+        self.paths = RunPaths(directory)
         self.rate_hz = rate_hz
-        self.node = records.node_name()
+        self.node = node_name()
         directory.mkdir(parents=True)
-        records.write_json(self.paths.cell, make_cell(gpus, rate_hz))
+        write_json(self.paths.cell, make_cell(gpus, rate_hz))
         super().__init__(
             subprocess.Popen(
                 [sys.executable, "-m", "workflow_lib.telemetry", str(self.paths.cell)],
@@ -136,7 +143,7 @@ class SamplerProcess(Watched):
                 raise RuntimeError("the sampler was not ready; see its message above")
             time.sleep(0.02)
 
-    def stop(self) -> records.TelemetryEnd:
+    def stop(self) -> TelemetryEnd:
         """Ask it to end as a run does. Raises RuntimeError where it ends otherwise."""
         self.paths.telemetry_stop.touch()
         try:
@@ -146,7 +153,7 @@ class SamplerProcess(Watched):
             raise RuntimeError("the sampler did not end within 30 s") from None
         if code != 0:
             raise RuntimeError(f"the sampler ended with code {code}; see its message above")
-        return records.read_record(self.paths.telemetry_end(self.node), records.TelemetryEnd)
+        return read_record(self.paths.telemetry_end(self.node), TelemetryEnd)
 
     def rows(self, path: Path) -> list[dict[str, str]]:
         """The rows of one of its files; none where the file is not there."""

@@ -11,7 +11,10 @@ from typing import Any
 
 from workflow_lib import pipelines
 from workflow_lib.cells import hardware_of
-from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
+from workflow_lib.records.cell import Cell, Data, Telemetry
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 from workflow_lib.trainers import capabilities
 

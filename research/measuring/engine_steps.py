@@ -14,7 +14,8 @@ import torch.distributed as dist
 from research.measuring import peer_torchtitan, tokens
 from workflow_lib import memory
 from workflow_lib.formulas import flops_per_token, parameters
-from workflow_lib.records import Cell, Training
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.training import Training
 
 #: the peers' modules, by name
 PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan}

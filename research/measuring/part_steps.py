@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from research.measuring.exchanges import SHARES, exchanges, expected_bytes
-from workflow_lib.records import Degrees, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.training import Training
 from workflow_lib.trainers.native import mesh
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.optimizer import adamw, clip_gradients, local_gradient

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from research.measuring import tokens
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 
 #: section of torchtitan's configuration, and its settings
 Settings = dict[str, dict[str, Any]]

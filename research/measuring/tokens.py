@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
 from workflow_lib.trainers.native.mesh import Mesh
 

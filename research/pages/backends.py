@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib.cells import Sweep, expand_study, view_of
-from workflow_lib.records import Backend, Cell, Degrees, Model, Training
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Backend, Training
 from workflow_lib.study import Study, load_study
 from workflow_lib.trainers import capabilities
 

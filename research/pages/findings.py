@@ -9,7 +9,7 @@ from research.pages import parts
 from research.pages.tables import document
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import is_told_apart
-from workflow_lib.records import SweepPaths
+from workflow_lib.records.paths import SweepPaths
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant
 

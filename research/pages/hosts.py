@@ -20,7 +20,7 @@ from research.projection.published import PublishedRun
 from research.projection.reading import PUBLISHED, read_published
 from workflow_lib.intervals import hosts
 from workflow_lib.intervals.hosts import Group, Spread
-from workflow_lib.records import GPUS, RUNS
+from workflow_lib.records.tables import GPUS, RUNS
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.table_files import read_table
 

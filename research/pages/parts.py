@@ -11,8 +11,8 @@ from research.pages.tables import table
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import rows
-from workflow_lib.records import MEASURES
 from workflow_lib.records.labels import labels, left_out
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures.cell_names import Row, in_words, marked, profiled_runs
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.report.figures.uncertainty import interval_in_words, systematic_error

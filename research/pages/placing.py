@@ -13,7 +13,8 @@ from research.pages.tables import document, table
 from workflow_lib.placement import readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.sweep import record
-from workflow_lib.records import PLAN, SweepPaths
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.tables import PLAN
 from workflow_lib.report.figures.tables import read_tables
 from workflow_lib.report.predictions import predictions
 from workflow_lib.study import load_study

@@ -10,7 +10,9 @@ from pathlib import Path
 from research.pages import findings
 from research.pages.parts import minute
 from research.pages.tables import NOTICE, document, table
-from workflow_lib.records import RunPaths, TelemetryStart, read_json, read_outcome, read_record
+from workflow_lib.records.files import read_json, read_outcome, read_record
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.results import is_profiled
 
 NAME = "provenance.md"

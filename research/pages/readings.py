@@ -18,18 +18,11 @@ from research.pages import findings
 from research.pages.parts import names_of, percent
 from research.pages.tables import document, table
 from workflow_lib.formulas import parameters
-from workflow_lib.records import (
-    CELLS,
-    GPUS,
-    OVERHEAD,
-    PLAN,
-    RUNS,
-    Cell,
-    RunPaths,
-    SweepPaths,
-    read_record,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
 from workflow_lib.records.labels import labels
+from workflow_lib.records.paths import RunPaths, SweepPaths
+from workflow_lib.records.tables import CELLS, GPUS, OVERHEAD, PLAN, RUNS
 from workflow_lib.report.figures.numbers import NOTHING
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import read_table

@@ -11,7 +11,9 @@ import polars as pl
 from research.pages import findings, parts
 from research.pages.tables import document, table
 from workflow_lib.comparison.sides import Side, read_side
-from workflow_lib.records import KERNELS, TRACES, SweepPaths, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.run_tables import KERNELS, TRACES
 from workflow_lib.report.figures.cell_names import Row, completed, in_order
 from workflow_lib.report.figures.environments import environments
 from workflow_lib.report.figures.numbers import NOTHING, significant

@@ -17,7 +17,7 @@ from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.projection import part_times
 from workflow_lib.projection.__main__ import add_times, count, run
 from workflow_lib.projection.own_runs import SHIPPED, read_own
-from workflow_lib.records import whole_file
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.words import counted
 
 

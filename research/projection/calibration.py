@@ -25,7 +25,7 @@ from research.projection.reading import PUBLISHED, read_published
 from research.projection.splits import CALIBRATION, read_splits
 from workflow_lib.projection import kinds
 from workflow_lib.projection.kinds import LEVELS, Group
-from workflow_lib.records import whole_file
+from workflow_lib.records.whole_files import whole_file
 
 #: splits that calibrate
 _OWN = ("series", "any-model", "release", "stack")

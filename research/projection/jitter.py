@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 Array = NDArray[np.float64]
 

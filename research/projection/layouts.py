@@ -10,7 +10,9 @@ from research.projection.reading import Unusable
 from workflow_lib import memory
 from workflow_lib.projection.layouts import GRADIENT_BYTES, RECOMPUTATIONS, Layout
 from workflow_lib.projection.machines import machine_names, published_machine
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 #: chunks per pipeline rank of a published run, if neither it nor another row of the model states
 #: them

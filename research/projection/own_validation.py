@@ -23,7 +23,7 @@ from workflow_lib.projection.kinds import LEVELS, Widths
 from workflow_lib.projection.own_runs import OwnRun
 from workflow_lib.projection.own_stack import OwnStack, own_stack
 from workflow_lib.projection.part_times import PartTime
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
 
 

@@ -16,7 +16,8 @@ from importlib import resources
 from pathlib import Path
 
 from research.projection.published import PublishedRun
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 
 #: the published runs that are shipped, and their name in the repository
 _NAME = "data/published_runs.csv"

@@ -21,33 +21,24 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import (
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from workflow_lib.records.cell_axes import IDENTITY
+from workflow_lib.records.columns import Column
+from workflow_lib.records.contract import STEPS, RankRecord
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.nodes import LinkCount, LinkReading, TelemetryEnd, TelemetryStart
+from workflow_lib.records.outcomes import OrderRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
     POWER_SAMPLES,
-    STEPS,
-    Cell,
-    Column,
-    Data,
-    Degrees,
-    Hardware,
-    LinkCount,
-    LinkReading,
-    Model,
-    OrderRecord,
-    Outcome,
-    OutcomeRecord,
-    RankRecord,
-    RunPaths,
-    Telemetry,
-    TelemetryEnd,
-    TelemetryStart,
-    Training,
-    write_json,
 )
-from workflow_lib.records.cell_axes import IDENTITY
+from workflow_lib.records.training import Training
+from workflow_lib.records.whole_files import write_json
 
 START = 1_700_000_000.0
 #: columns that say which cell it is: a null there is a value, as the routing of a dense model

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from workflow_lib.analysis.collect import cell_pressure, cell_settings
-from workflow_lib.records import STEPS
+from workflow_lib.records.contract import STEPS
 
 from .synthetic_run import Run, cell, codes, summary, write_csv
 

@@ -17,14 +17,10 @@ from tests.analysis.synthetic_run import (
     edit_csv,
     summary,
 )
-from workflow_lib.records import (
-    ClockReading,
-    LinkCount,
-    NodeClock,
-    RunPaths,
-    read_record,
-    write_json,
-)
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import ClockReading, LinkCount, NodeClock
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
 AHEAD_S, DRIFT = 0.3, 50e-6

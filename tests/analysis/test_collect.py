@@ -13,21 +13,15 @@ import pytest
 from workflow_lib.analysis.__main__ import main
 from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import (
-    GPUS,
-    KERNELS,
-    MEASURES,
-    PLAN,
-    TABLES,
-    TRACES,
-    Outcome,
-    RecordError,
-    RunPaths,
-    SweepPaths,
-    identity,
-    write_json,
-)
+from workflow_lib.records.cell_axes import identity
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths, SweepPaths
+from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import SENTENCES
+from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.records.tables import GPUS, PLAN, TABLES
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import read_table, schema, table, write_table
 

@@ -18,20 +18,18 @@ from tests.analysis.synthetic_run import assert_null, codes, write_csv
 from tests.telemetry.cells import NODE, make_cell
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.launch.outcome import classify
-from workflow_lib.records import (
+from workflow_lib.records.contract import STEPS, STEPS_REQUIRED, RankRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
-    STEPS,
-    STEPS_REQUIRED,
-    Outcome,
-    RankRecord,
-    RecordError,
-    RunPaths,
-    read_record,
-    write_json,
 )
+from workflow_lib.records.whole_files import write_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "contract.md"
 #: each GPU's power in W

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.records import GPU_EVENTS, CoolDown, write_json
+from workflow_lib.records.nodes import CoolDown
+from workflow_lib.records.telemetry_columns import GPU_EVENTS
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
 from .synthetic_run import (

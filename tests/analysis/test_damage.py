@@ -8,7 +8,8 @@ import pytest
 
 from workflow_lib.analysis.__main__ import main
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import RecordError, RunPaths
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 
 from .synthetic_run import START, Run, assert_holds, setting, summary, write_driver_samples
 

@@ -13,7 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from workflow_lib.records import GPU_COUNTERS, RunPaths
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS
 
 from .synthetic_run import (
     START,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 from .synthetic_run import LACKING, Run, assert_null, cell, codes, setting
 

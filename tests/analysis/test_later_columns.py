@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from workflow_lib.analysis.samples import read_rows
-from workflow_lib.records import Column, RecordError
+from workflow_lib.records.columns import Column
 from workflow_lib.records.csv_rows import read_csv
+from workflow_lib.records.reading import RecordError
 
 COLUMNS = (
     Column("at_s", float, "s", ""),

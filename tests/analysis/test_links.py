@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.synthetic_run import START, Run, assert_null
-from workflow_lib.records import LinkCount, LinkReading
+from workflow_lib.records.nodes import LinkCount, LinkReading
 
 SENT, RECEIVED = "gpu_link_sent_bytes", "gpu_link_received_bytes"
 

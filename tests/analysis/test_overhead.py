@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from workflow_lib.analysis.overhead import Pair, _Block, _pair, slowdown_interval
-from workflow_lib.records import (
-    OVERHEAD,
-    SAMPLER_BLOCKS,
-    Degrees,
-    RecordError,
-    RunPaths,
-    Telemetry,
-)
+from workflow_lib.records.cell import Telemetry
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import OVERHEAD
+from workflow_lib.records.telemetry_columns import SAMPLER_BLOCKS
 from workflow_lib.telemetry.schedule import rate_of_block
 
 from .synthetic_run import START, Run, assert_null, cell, codes, summary, write_csv, write_steps

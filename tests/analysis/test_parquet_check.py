@@ -11,7 +11,8 @@ import pytest
 from workflow_lib.analysis import parquet_check
 from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.comparison.__main__ import main
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 from workflow_lib.table_files import write_table
 
 

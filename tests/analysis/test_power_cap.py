@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.records import RunPaths, TelemetryEnd, read_record, write_json
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryEnd
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 from .synthetic_run import Run, assert_null, setting, summary, write_driver_samples
 

@@ -12,17 +12,13 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.records import (
-    GPU_COUNTERS,
-    GPU_SAMPLES,
-    Degrees,
-    Outcome,
-    OutcomeRecord,
-    RankRecord,
-    RunPaths,
-    TelemetryStart,
-    write_json,
-)
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.outcomes import Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
 from .synthetic_run import START, assert_null, cell, write_csv, write_steps

@@ -11,17 +11,12 @@ import pytest
 
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.analysis.run_row import BESIDE_MEASURES
-from workflow_lib.records import (
-    GPUS,
-    MEASURES,
-    RUNS,
-    UNUSED_GPUS,
-    Cell,
-    Degrees,
-    Outcome,
-    RecordError,
-    inapplicable,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.measures import MEASURES, inapplicable
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import GPUS, RUNS, UNUSED_GPUS
 
 from .synthetic_run import (
     LACKING,

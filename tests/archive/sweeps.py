@@ -13,7 +13,10 @@ from tests.analysis.traces.kineto import GEMM, collective, kernel, write
 from tests.conftest import ROOT
 from workflow_lib.archive.contents import make_products
 from workflow_lib.cells import Sweep, expand_study
-from workflow_lib.records import Cell, Outcome, RunPaths, write_json
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.results import PROFILED_RUN, run_directory
 from workflow_lib.study import load_study
 

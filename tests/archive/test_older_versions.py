@@ -16,9 +16,12 @@ from tests.conftest import ROOT
 from workflow_lib.archive import pack as packing
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.rebuild import Rebuilt, rebuild
-from workflow_lib.records import Cell, RecordError, SweepPaths, read_record, write_json
+from workflow_lib.records.cell import Cell
 from workflow_lib.records.cell_axes import CELL_FORMAT
-from workflow_lib.records.files import ARCHIVE_FORMAT
+from workflow_lib.records.files import ARCHIVE_FORMAT, read_record
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import write_json
 
 #: the demo as version 0.1 ran and packed it, on a CPU with simulated GPUs
 ARCHIVE = Path(__file__).parent / "data" / "demo-0.1.zip"

@@ -18,7 +18,9 @@ from workflow_lib.archive.__main__ import main
 from workflow_lib.archive.bag import ArchiveError, write_bag
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.pack import pack
-from workflow_lib.records import Outcome, read_outcome, write_json
+from workflow_lib.records.files import read_outcome
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.table_files import write_table
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
-from workflow_lib.records import CELLS
+from workflow_lib.records.tables import CELLS
 from workflow_lib.table_files import read_table
 
 pytest.importorskip("pandas")

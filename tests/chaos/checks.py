@@ -16,14 +16,28 @@ import polars as pl
 from tests.chaos import processes
 from tests.chaos.site import Site
 from tests.chaos.victim import Victim
-from workflow_lib import records, table_files
-from workflow_lib.records import RunPaths
+from workflow_lib import table_files
+from workflow_lib.records import tables
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.cell_axes import IDENTITY
+from workflow_lib.records.columns import Column
+from workflow_lib.records.contract import STEPS
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import EndedRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    POWER_SAMPLES,
+)
 
 #: columns of runs.parquet and cells.parquet that do not depend on when and where a run ran
 _LOSSES = ("loss_first", "loss_last")
-RUNS = (*(c.name for c in records.IDENTITY), "run", "gpu_name", "simulated", "outcome", *_LOSSES)
+RUNS = (*(c.name for c in IDENTITY), "run", "gpu_name", "simulated", "outcome", *_LOSSES)
 CELLS = (
-    *(c.name for c in records.IDENTITY),
+    *(c.name for c in IDENTITY),
     *("gpu_name", "simulated", "repeats", "completed", "outcome", "outcomes"),
     *(f"{name}{suffix}" for name in _LOSSES for suffix in ("", "_low", "_high")),
 )
@@ -31,12 +45,12 @@ CELLS = (
 GPUS = ("cell", "run", "gpu", "airflow", "simulated")
 _STEPS = ("step", "phase", "loss", "tokens")
 _CSV = (
-    ("steps", re.compile(r"rank\d+\.csv"), records.STEPS),
-    ("telemetry", re.compile(r".*-counters\.csv"), records.GPU_COUNTERS),
-    ("telemetry", re.compile(r".*-power\.csv"), records.POWER_SAMPLES),
-    ("telemetry", re.compile(r".*-events\.csv"), records.GPU_EVENTS),
-    ("telemetry", re.compile(r".*-host\.csv"), records.HOST_SAMPLES),
-    ("telemetry", re.compile(r".*\.csv"), records.GPU_SAMPLES),
+    ("steps", re.compile(r"rank\d+\.csv"), STEPS),
+    ("telemetry", re.compile(r".*-counters\.csv"), GPU_COUNTERS),
+    ("telemetry", re.compile(r".*-power\.csv"), POWER_SAMPLES),
+    ("telemetry", re.compile(r".*-events\.csv"), GPU_EVENTS),
+    ("telemetry", re.compile(r".*-host\.csv"), HOST_SAMPLES),
+    ("telemetry", re.compile(r".*\.csv"), GPU_SAMPLES),
 )
 
 
@@ -56,7 +70,7 @@ def doubled(victim: Victim, trainings: int) -> Iterable[str]:
     if len(whole) > trainings:
         yield f"trained to the end {len(whole)} times (jobs {', '.join(whole)}), not {trainings}"
     written = {
-        path.parent.name: records.read_record(path, records.EndedRecord).job_id
+        path.parent.name: read_record(path, EndedRecord).job_id
         for path in (victim.paths.ended, *victim.paths.attempts.glob("*/ended.json"))
         if path.exists() and path.name not in victim.damaged
     }
@@ -86,7 +100,7 @@ def _whole_trainings(paths: RunPaths) -> list[str]:
     ledger = paths.directory / ".trained"
     lines = [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
     ended = Counter((job, int(rank)) for what, job, rank, _ in lines if what == "ended")
-    ranks = range(records.read_record(paths.cell, records.Cell).degrees.world_size)
+    ranks = range(read_record(paths.cell, Cell).degrees.world_size)
     jobs = sorted({job for job, _ in ended})
     return [job for job in jobs for _ in range(min(ended[job, rank] for rank in ranks))]
 
@@ -145,7 +159,7 @@ def unreadable(directory: Path, damaged: Collection[str] = ()) -> Iterable[str]:
                     yield from _bad_rows(path, [c.name for c in columns], columns)
 
 
-def _bad_rows(path: Path, names: list[str], columns: Sequence[records.Column]) -> Iterable[str]:
+def _bad_rows(path: Path, names: list[str], columns: Sequence[Column]) -> Iterable[str]:
     text = path.read_bytes().decode(errors="replace")
     lines = text[: text.rfind("\n") + 1].splitlines()
     if lines and lines[0].split(",") != names:
@@ -179,7 +193,7 @@ def differences(site: Site, reference: Site) -> Iterable[str]:
 
 
 def _table(site: Site, name: str, columns: Sequence[str]) -> pl.DataFrame:
-    kinds = {"runs": records.RUNS, "gpus": records.GPUS, "cells": records.CELLS}
+    kinds = {"runs": tables.RUNS, "gpus": tables.GPUS, "cells": tables.CELLS}
     return table_files.read_table(site.view / f"{name}.parquet", kinds[name]).select(columns)
 
 

@@ -23,7 +23,7 @@ from tests.slurm import study
 from tests.slurm.cluster import Cluster
 from workflow_lib import cells, results
 from workflow_lib.launch import job_script, snapshot
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.study import load_study
 
 SWEEP = "chaos"

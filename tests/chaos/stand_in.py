@@ -17,8 +17,12 @@ import time
 import traceback
 from pathlib import Path
 
-from workflow_lib import records
-from workflow_lib.records import Cell, ErrorRecord, Outcome, RankRecord, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import STEPS, RankRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import ErrorRecord, Outcome
+from workflow_lib.records.paths import RunPaths, node_name
+from workflow_lib.records.whole_files import write_json
 
 #: seconds that a step takes
 STEP_S = 0.12
@@ -38,7 +42,7 @@ def main() -> int:
     parser.add_argument("cell", type=Path)
     parser.add_argument("--tokens", type=Path)
     options = parser.parse_args()
-    cell = records.read_record(options.cell, Cell)
+    cell = read_record(options.cell, Cell)
     paths = RunPaths(options.cell.resolve().parent)
     rank = int(os.environ["SLURM_PROCID"])
     print("stand-in: no model is trained; losses are made up", flush=True)
@@ -49,14 +53,14 @@ def main() -> int:
         # As training does: whatever it is has to be on disk before this process goes.
         record = ErrorRecord(
             rank=rank,
-            node=records.node_name(),
+            node=node_name(),
             unix_time_s=time.time(),
             phase="forward_backward",
             outcome=Outcome.OUT_OF_MEMORY if isinstance(error, MemoryError) else Outcome.ERROR,
             message=str(error) or type(error).__name__,
             traceback=traceback.format_exc(),
         )
-        records.write_json(paths.rank_error(rank), record)
+        write_json(paths.rank_error(rank), record)
         return 1
     _note(paths, "ended", rank)
     return 0
@@ -78,7 +82,7 @@ def _train(cell: Cell, paths: RunPaths, rank: int) -> None:
     skew = paths.directory / ".skew"
     record = RankRecord(
         rank=rank,
-        node=records.node_name(),
+        node=node_name(),
         gpu=None,
         device_name="stand-in",
         tp_rank=0,
@@ -89,11 +93,9 @@ def _train(cell: Cell, paths: RunPaths, rank: int) -> None:
         pid=os.getpid(),
         started_unix_s=started,
     )
-    records.write_json(paths.rank(rank), record)
+    write_json(paths.rank(rank), record)
     with paths.rank_steps(rank).open("w", encoding="utf-8", newline="") as stream:
-        rows = csv.DictWriter(
-            stream, [column.name for column in records.STEPS], lineterminator="\n"
-        )
+        rows = csv.DictWriter(stream, [column.name for column in STEPS], lineterminator="\n")
         rows.writeheader()
         for step in range(training.warmup_steps + training.measured_steps):
             if step == HOLD_BEFORE:

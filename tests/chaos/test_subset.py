@@ -12,7 +12,7 @@ from tests.chaos.__main__ import _turns
 from tests.chaos.harness import Laboratory
 from tests.chaos.kinds import KINDS
 from tests.chaos.victim import Verdict
-from workflow_lib import records
+from workflow_lib.records.contract import STEPS
 
 #: kinds that disturb nobody else on the cluster, and end soon
 SUBSET = (
@@ -66,7 +66,7 @@ def test_an_outcome_explains_a_fault_only_where_its_cause_says_so():
 
 
 def test_a_torn_last_line_is_no_loss_but_a_torn_line_before_it_is(tmp_path: Path):
-    names = [column.name for column in records.STEPS]
+    names = [column.name for column in STEPS]
     told = dict(zip(names, ["0", "warmup", "1.0", "", "2.0", "0.5", "64", "1", "1"], strict=False))
     whole = ",".join(told.get(name, "") for name in names) + "\n"
     path = tmp_path / "steps" / "rank0.csv"

@@ -14,8 +14,11 @@ from random import Random
 
 from tests.chaos import processes
 from tests.chaos.site import Site
-from workflow_lib import records
-from workflow_lib.records import JobRecord, OutcomeRecord, RecordError, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 
 #: how long anything may take that has to come, in seconds
 PATIENCE_S = 240.0
@@ -123,11 +126,11 @@ class Victim:
     def job(self) -> str:
         """The id of its job, once that is on record."""
         self.until(self.paths.job.exists, "job.json")
-        return records.read_record(self.paths.job, JobRecord).job_id
+        return read_record(self.paths.job, JobRecord).job_id
 
     def trains(self) -> bool:
         """Whether every rank is in the middle of its steps."""
-        cell = records.read_record(self.paths.cell, records.Cell)
+        cell = read_record(self.paths.cell, Cell)
         files = [self.paths.rank_steps(rank) for rank in range(cell.degrees.world_size)]
         rows = _UNDER_WAY[self.site.real]
         return all(path.exists() and path.read_bytes().count(b"\n") >= rows for path in files)
@@ -187,7 +190,7 @@ class Victim:
         """What lies in its directory as the way in which it ended."""
         for path in (self.paths.outcome, self.paths.failure):
             if path.exists():
-                found = records.read_record(path, OutcomeRecord)
+                found = read_record(path, OutcomeRecord)
                 return Verdict(found.outcome.value, found.cause, path.stat().st_mtime)
         return Verdict(None, self.said(), time.time())
 
@@ -196,7 +199,7 @@ class Victim:
         found = []
         for path in sorted(self.paths.attempts.glob("*/failure.json")):
             try:
-                record = records.read_record(path, OutcomeRecord)
+                record = read_record(path, OutcomeRecord)
             except RecordError as error:
                 raise AssertionError(f"an earlier attempt is unreadable: {error}") from None
             found.append(Verdict(record.outcome.value, record.cause, path.stat().st_mtime))

@@ -15,7 +15,8 @@ from tests.conftest import ROOT
 from tests.report.full_matrix import identity
 from workflow_lib.cells import expand_study
 from workflow_lib.config import SweepSpec
-from workflow_lib.records import Degrees, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.study import Files, checked, load_study
 
 UUIDS = tuple(f"GPU-{number}" for number in range(4))

@@ -10,7 +10,9 @@ from tests.conftest import ROOT
 from tests.report.full_matrix import identity
 from workflow_lib.cells import expand_study
 from workflow_lib.claims.pairs import fitting, pairs
-from workflow_lib.records import MEASURES, Degrees, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.study import load_study
 
 #: what the study claims of nodes, and of pipelines of any model

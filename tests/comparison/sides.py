@@ -9,7 +9,9 @@ from typing import Any
 from tests.report.full_matrix import cell_row, identity, run_row
 from workflow_lib.comparison.sensors import Errors
 from workflow_lib.comparison.sides import Side
-from workflow_lib.records import CELLS, GPUS, MEASURES, RUNS, Degrees
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.tables import CELLS, GPUS, RUNS
 from workflow_lib.table_files import table, write_table
 
 #: of each GPU, unless a test says otherwise

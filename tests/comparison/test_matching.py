@@ -9,7 +9,8 @@ import pytest
 from tests.report.full_matrix import cell_row
 from workflow_lib.cells import expand_study
 from workflow_lib.comparison.matching import best_pairs, check_matched, layout_pairs, named_pairs
-from workflow_lib.records import RecordError, identity
+from workflow_lib.records.cell_axes import identity
+from workflow_lib.records.reading import RecordError
 from workflow_lib.study import load_study
 
 from .sides import known, measured

@@ -30,7 +30,7 @@ from tests.analysis.traces import kineto
 from tests.archive.sweeps import write_study
 from tests.conftest import ROOT, load_sound
 from tests.fuzz.inputs import as_json, edited, replaced, resealed
-from workflow_lib import cells, records
+from workflow_lib import cells
 from workflow_lib.analysis.collect import read_summary
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.samples import read_rows
@@ -39,8 +39,25 @@ from workflow_lib.archive import versions
 from workflow_lib.archive.bag import ArchiveError, manifest, write_bag
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.launch import evidence
-from workflow_lib.records import RecordError, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.columns import Column
+from workflow_lib.records.contract import STEPS, RankRecord
 from workflow_lib.records.csv_rows import read_csv
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.outcomes import (
+    EndedRecord,
+    ErrorRecord,
+    ExitRecord,
+    JobRecord,
+    Outcome,
+    OutcomeRecord,
+    SubmissionRecord,
+)
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.report import cell_files as page_files
 from workflow_lib.report.cell_files import cleaning, tail
 from workflow_lib.report.figures.environments import environments
@@ -80,17 +97,17 @@ def all_readers(directory: Path) -> dict[str, Reader]:
 
 def _records(run: RunPaths) -> dict[str, Reader]:
     found: Sequence[tuple[Path, type]] = (
-        (run.cell, records.Cell),
-        (run.outcome, records.OutcomeRecord),
-        (run.rank(0), records.RankRecord),
-        (run.telemetry_start("node1"), records.TelemetryStart),
+        (run.cell, Cell),
+        (run.outcome, OutcomeRecord),
+        (run.rank(0), RankRecord),
+        (run.telemetry_start("node1"), TelemetryStart),
     )
     made: Sequence[Any] = (
-        records.ErrorRecord(0, "n", START, "setup", records.Outcome.ERROR, "m", "t\nu"),
-        records.ExitRecord(0, "n", START, 1, None, False, 0),
-        records.JobRecord("slurm", "1", START, "u", "n"),
-        records.EndedRecord("1", ("n",), START, START + 1, 0, 0, None, "00"),
-        records.SubmissionRecord("n", START, "u", 1),
+        ErrorRecord(0, "n", START, "setup", Outcome.ERROR, "m", "t\nu"),
+        ExitRecord(0, "n", START, 1, None, False, 0),
+        JobRecord("slurm", "1", START, "u", "n"),
+        EndedRecord("1", ("n",), START, START + 1, 0, 0, None, "00"),
+        SubmissionRecord("n", START, "u", 1),
     )
     plain = [(json.loads(path.read_text(encoding="utf-8")), kind) for path, kind in found]
     plain += [(json.loads(json.dumps(dataclasses.asdict(each))), type(each)) for each in made]
@@ -110,7 +127,7 @@ def _of_kind(kind: type) -> Callable[[bytes, Path], None]:
     def read(content: bytes, directory: Path) -> None:
         path = directory / "record.json"
         path.write_bytes(content)
-        record = records.read_record(path, kind)
+        record = read_record(path, kind)
         found, expected = _plain(record), json.loads(content)
         assert found.keys() >= expected.keys()
         for key, value in expected.items():
@@ -160,10 +177,10 @@ def _read_summary(content: bytes, directory: Path) -> None:
 
 def _tables(run: RunPaths) -> dict[str, Reader]:
     kinds = {
-        "gpu": (run.gpu_samples("node1"), records.GPU_SAMPLES),
-        "counters": (run.gpu_counters("node1"), records.GPU_COUNTERS),
-        "host": (run.host_samples("node1"), records.HOST_SAMPLES),
-        "steps": (run.rank_steps(0), records.STEPS),
+        "gpu": (run.gpu_samples("node1"), GPU_SAMPLES),
+        "counters": (run.gpu_counters("node1"), GPU_COUNTERS),
+        "host": (run.host_samples("node1"), HOST_SAMPLES),
+        "steps": (run.rank_steps(0), STEPS),
     }
     readers = {}
     for name, (path, columns) in kinds.items():
@@ -172,7 +189,7 @@ def _tables(run: RunPaths) -> dict[str, Reader]:
     return readers
 
 
-def _of_columns(columns: Sequence[records.Column]) -> Callable[[bytes, Path], None]:
+def _of_columns(columns: Sequence[Column]) -> Callable[[bytes, Path], None]:
     required = (columns[0].name,)
 
     def read(content: bytes, directory: Path) -> None:
@@ -246,8 +263,8 @@ def _check_cell(planned: cells.PlannedCell, scratch: Path) -> None:
     """What can run is written, and read as what was written."""
     if planned.feasible:
         path = scratch / "planned.json"
-        records.write_json(path, planned.cell)
-        assert records.read_record(path, records.Cell) == planned.cell
+        write_json(path, planned.cell)
+        assert read_record(path, Cell) == planned.cell
         assert planned.estimate is not None
         assert all(map(math.isfinite, _numbers(dataclasses.asdict(planned.estimate))))
 

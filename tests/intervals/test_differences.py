@@ -12,7 +12,7 @@ from workflow_lib.intervals.contrasts import difference
 from workflow_lib.intervals.design import Design, design
 from workflow_lib.intervals.differences import apart, drift, in_blocks
 from workflow_lib.order import in_order
-from workflow_lib.records import MEASURES
+from workflow_lib.records.measures import MEASURES
 
 #: standard deviation of a run; all of logarithms
 NOISE = 0.003

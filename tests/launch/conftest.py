@@ -10,7 +10,7 @@ from tests.launch import runs
 from tests.launch.fake_slurm import Fake
 from workflow_lib.launch import job_wait, submit
 from workflow_lib.launch.schedulers import choice
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 
 @pytest.fixture

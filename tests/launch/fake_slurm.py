@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from workflow_lib import records
 from workflow_lib.launch.schedulers.scheduler import Found, Submission
 from workflow_lib.launch.schedulers.slurm import Slurm
-from workflow_lib.records import JobRecord, JobState, SubmissionRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, JobState, SubmissionRecord
 
 
 class Fake(Slurm):
@@ -38,7 +38,7 @@ class Fake(Slurm):
     def submit(self, submission: Submission) -> str:
         record = submission.record
         # It can be found again before anybody knows its number.
-        assert records.read_record(submission.paths.submission, SubmissionRecord) == record
+        assert read_record(submission.paths.submission, SubmissionRecord) == record
         assert submission.lock is not None
         self.avoided.append(submission.avoid)
         self.names.append(record.job_name)

@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 
 from tests.launch import scripts
-from workflow_lib import records
-from workflow_lib.records import EndedRecord, RunPaths
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import EndedRecord
+from workflow_lib.records.paths import RunPaths
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,4 +111,4 @@ class Job:
         """Wait for the end; returns the job's end record."""
         # Until nobody who holds its output is left either.
         self.output, _ = self.process.communicate(timeout=120)
-        return records.read_record(self.paths.ended, EndedRecord)
+        return read_record(self.paths.ended, EndedRecord)

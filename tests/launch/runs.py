@@ -7,17 +7,20 @@ import hashlib
 from pathlib import Path
 
 from tests.launch import scripts
-from workflow_lib import records, results
-from workflow_lib.records import (
+from workflow_lib import results
+from workflow_lib.records.columns import Column
+from workflow_lib.records.contract import STEPS, RankRecord
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.outcomes import (
     EndedRecord,
     ErrorRecord,
     ExitRecord,
     Outcome,
     OutcomeRecord,
-    RankRecord,
-    RunPaths,
-    TelemetryStart,
 )
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_EVENTS, GPU_SAMPLES
+from workflow_lib.records.whole_files import write_json
 
 #: when the runs made here started
 START_S = 1_700_000_000.0
@@ -32,7 +35,7 @@ def rendered(directory: Path, sweep: str = "demo") -> RunPaths:
     cell = dataclasses.replace(scripts.with_baseline(planned.cell), training=training)
     site = scripts.study().platforms[cell.hardware.platform]
     if description := results.tokens(directory / "results", cell.data):
-        records.write_json(description, {"tokens": 0, "dtype": "uint16"})
+        write_json(description, {"tokens": 0, "dtype": "uint16"})
         results.token_array(description).touch()
     return RunPaths(scripts.write(cell, site, directory, directory / "results").run_directory)
 
@@ -52,7 +55,7 @@ def end(
     script_sha256: str = "",
 ) -> None:
     """The job's end record; unless told otherwise, what ran is the script that lies there."""
-    records.write_json(
+    write_json(
         paths.ended,
         EndedRecord(
             job_id=job_id,
@@ -83,7 +86,7 @@ def train(paths: RunPaths) -> None:
             pid=100 + rank,
             started_unix_s=START_S + 2,
         )
-        records.write_json(paths.rank(rank), record)
+        write_json(paths.rank(rank), record)
         rows = [
             {
                 "step": step,
@@ -94,7 +97,7 @@ def train(paths: RunPaths) -> None:
             }
             for step in range(4)
         ]
-        _table(paths.rank_steps(rank), records.STEPS, rows)
+        _table(paths.rank_steps(rank), STEPS, rows)
     gpu = {"name": "simulated", "uuid": None, "serial": None, "power_limit_w": None}
     start = TelemetryStart(
         node=NODE,
@@ -105,19 +108,19 @@ def train(paths: RunPaths) -> None:
         gpus=(gpu, gpu),
         missing={},
     )
-    records.write_json(paths.telemetry_start(NODE), start)
+    write_json(paths.telemetry_start(NODE), start)
     samples = [
         {"unix_time_s": START_S + 0.5 * tick, "gpu": gpu, "power_w": 100.0}
         for tick in range(24)
         for gpu in range(2)
     ]
-    _table(paths.gpu_samples(NODE), records.GPU_SAMPLES, samples)
+    _table(paths.gpu_samples(NODE), GPU_SAMPLES, samples)
     counters = [
         {"unix_time_s": START_S + second, "gpu": gpu, "energy_j": 5000.0 + 100 * second}
         for second in range(12)
         for gpu in range(2)
     ]
-    _table(paths.gpu_counters(NODE), records.GPU_COUNTERS, counters)
+    _table(paths.gpu_counters(NODE), GPU_COUNTERS, counters)
 
 
 def complete(paths: RunPaths, job_id: str = "7") -> None:
@@ -145,7 +148,7 @@ def fail(
         message=message,
         traceback=traceback,
     )
-    records.write_json(paths.rank_error(rank), error)
+    write_json(paths.rank_error(rank), error)
 
 
 def leave(
@@ -167,20 +170,20 @@ def leave(
         told_to_end=told,
         out_of_memory_kills=kills,
     )
-    records.write_json(paths.rank_exit(rank), record)
+    write_json(paths.rank_exit(rank), record)
 
 
 def report(paths: RunPaths, event: str, code: int | None = None, node: str = NODE) -> None:
     """An event of GPU 1, which the node's sampler saw 4 s after the start."""
     if not paths.telemetry_start(node).exists():
-        records.write_json(paths.telemetry_start(node), {})
+        write_json(paths.telemetry_start(node), {})
     row = {
         "unix_time_s": START_S + 4,
         "gpu": 1,
         "event": event,
         "code": "" if code is None else code,
     }
-    _table(paths.gpu_events(node), records.GPU_EVENTS, [row])
+    _table(paths.gpu_events(node), GPU_EVENTS, [row])
 
 
 def failure(paths: RunPaths, outcome: str, failed_nodes: tuple[str, ...] = ()) -> None:
@@ -196,10 +199,10 @@ def failure(paths: RunPaths, outcome: str, failed_nodes: tuple[str, ...] = ()) -
         script_edited=False,
         failed_nodes=failed_nodes,
     )
-    records.write_json(paths.failure, record)
+    write_json(paths.failure, record)
 
 
-def _table(path: Path, columns: tuple[records.Column, ...], rows: list[dict[str, object]]) -> None:
+def _table(path: Path, columns: tuple[Column, ...], rows: list[dict[str, object]]) -> None:
     names = [column.name for column in columns]
     lines = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import yaml
 from workflow_lib import cells, results
 from workflow_lib.config import Platform
 from workflow_lib.launch import job_script, snapshot
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.study import Study, load_study
 
 CONFIG = Path(__file__).parent.parent.parent / "config"

@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs, scripts
-from workflow_lib import cells, records, results
+from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch import array, job_script, script_place, snapshot
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import Cell, JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
+from workflow_lib.records.cell import Cell, Data
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 
 class Sbatch:
@@ -76,11 +80,11 @@ def submit(some, tmp_path, at_once=4):
 
 
 def read_cell(directory: Path) -> Cell:
-    return records.read_record(RunPaths(directory).cell, Cell)
+    return read_record(RunPaths(directory).cell, Cell)
 
 
 def job_of(paths):
-    return records.read_record(paths.job, JobRecord).job_id
+    return read_record(paths.job, JobRecord).job_id
 
 
 def asked(script):
@@ -131,7 +135,7 @@ def test_every_run_is_announced_before_slurm_hears_of_it(rendered, sbatch, tmp_p
     assert sorted(announced) == sorted(
         str(paths.submission.relative_to(tmp_path)) for paths in some
     )
-    told = [records.read_record(paths.submission, SubmissionRecord) for paths in some]
+    told = [read_record(paths.submission, SubmissionRecord) for paths in some]
     assert [each.array_task for each in told] == [1, 2]
     assert {each.job_name for each in told} == {
         dict(asked(Path(sbatch.calls()[0][-1])))["job-name"]
@@ -141,9 +145,9 @@ def test_every_run_is_announced_before_slurm_hears_of_it(rendered, sbatch, tmp_p
 def test_what_has_a_result_a_job_or_an_end_record_is_left_alone(rendered, sbatch, tmp_path, capsys):
     done, submitted, announced, ended = (rendered(number) for number in (1, 2, 3, 4))
     outcome = OutcomeRecord(Outcome.OUT_OF_MEMORY, "", "5", (), None, None, None, False)
-    records.write_json(done.outcome, outcome)
-    records.write_json(submitted.job, JobRecord("slurm", "6", 0.0, "somebody"))
-    records.write_json(announced.submission, SubmissionRecord("name", 0.0, "somebody"))
+    write_json(done.outcome, outcome)
+    write_json(submitted.job, JobRecord("slurm", "6", 0.0, "somebody"))
+    write_json(announced.submission, SubmissionRecord("name", 0.0, "somebody"))
     runs.end(ended)
     assert submit([done, submitted, announced, ended], tmp_path) == []
     assert sbatch.calls() == []
@@ -152,9 +156,9 @@ def test_what_has_a_result_a_job_or_an_end_record_is_left_alone(rendered, sbatch
 
 def test_a_failed_run_is_taken_and_its_attempt_kept(rendered, sbatch, tmp_path):
     failed = rendered(1)
-    records.write_json(failed.job, JobRecord("slurm", "6", 0.0, "somebody"))
+    write_json(failed.job, JobRecord("slurm", "6", 0.0, "somebody"))
     outcome = OutcomeRecord(Outcome.TIMEOUT, "", "6", (), None, None, None, False)
-    records.write_json(failed.failure, outcome)
+    write_json(failed.failure, outcome)
     assert submit([failed], tmp_path) == ["71"]
     assert job_of(failed) == "71_1"
     assert not failed.failure.exists()
@@ -191,8 +195,8 @@ def test_nothing_is_submitted_while_a_run_lacks_something(rendered, sbatch, tmp_
     edited.script.write_text(edited.script.read_text() + "\n")
     absent.script.unlink()
     cell = read_cell(without.directory)
-    text = dataclasses.replace(cell, data=records.Data("corpus", "text"))
-    records.write_json(without.cell, text)
+    text = dataclasses.replace(cell, data=Data("corpus", "text"))
+    write_json(without.cell, text)
     tokens = tmp_path / "results/data/corpus/tokens.json"
     array_file = tokens.with_suffix(".bin")
     for bad, prepare, message in (
@@ -202,7 +206,7 @@ def test_nothing_is_submitted_while_a_run_lacks_something(rendered, sbatch, tmp_
         # As in results that were unpacked from an archive.
         (
             without,
-            lambda: records.write_json(tokens, {"tokens": 3, "dtype": "uint16"}),
+            lambda: write_json(tokens, {"tokens": 3, "dtype": "uint16"}),
             f"{array_file} is not there.* --forcerun tokenize ",
         ),
         # As where a copy was broken off.

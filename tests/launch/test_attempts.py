@@ -6,7 +6,7 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib.launch import attempts
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 FILES = ("ended", "environment", "outcome", "failure", "cool_down")
 

@@ -7,10 +7,13 @@ import dataclasses
 import pytest
 
 from tests.launch import scripts
-from workflow_lib import records, results
+from workflow_lib import results
 from workflow_lib.launch import submit
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import Data, RankRecord, RunPaths
+from workflow_lib.records.cell import Data
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 
 @pytest.fixture
@@ -19,7 +22,7 @@ def cell(tmp_path):
     found = dataclasses.replace(scripts.planned("demo").cell, data=Data("mine", "text"))
     description = results.tokens(tmp_path, found.data)
     plain = {"tokens": 3, "dtype": "uint16", "sha256": "now"}
-    records.write_json(description, plain)
+    write_json(description, plain)
     results.token_array(description).write_bytes(bytes(6))
     return found
 
@@ -30,9 +33,9 @@ def trained(tmp_path, cell, sha256, ended=True):
     rank = RankRecord(
         0, "n1", 0, "H200", 0, 0, 0, 0, 1, pid=1, started_unix_s=0.0, tokens_sha256=sha256
     )
-    records.write_json(paths.rank(0), rank)
+    write_json(paths.rank(0), rank)
     if ended:
-        records.write_json(paths.outcome, {})
+        write_json(paths.outcome, {})
     return paths
 
 

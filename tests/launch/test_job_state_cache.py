@@ -14,7 +14,7 @@ from tests.launch import scripts
 from workflow_lib.launch.schedulers import job_state_cache, queries, query_results
 from workflow_lib.launch.schedulers.job_state_cache import JobStateCache
 from workflow_lib.launch.schedulers.scheduler import Found
-from workflow_lib.records import JobState
+from workflow_lib.records.outcomes import JobState
 
 PERIOD_S = 0.05
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs
-from workflow_lib import records
 from workflow_lib.launch import interruption, record_outcome
 from workflow_lib.launch.job import node
-from workflow_lib.records import EndedRecord, RunPaths
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import EndedRecord
+from workflow_lib.records.paths import RunPaths
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def pauses(monkeypatch) -> list[float]:
 
 
 def test_a_job_lists_what_it_wrote(paths):
-    left = records.read_record(paths.ended, EndedRecord).left_bytes
+    left = read_record(paths.ended, EndedRecord).left_bytes
     assert left is not None
     assert left["steps/rank0.csv"] == paths.rank_steps(0).stat().st_size
     assert f"telemetry/{runs.NODE}.csv" in left

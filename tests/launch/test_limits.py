@@ -19,9 +19,13 @@ import pytest
 from tests.launch import runs
 from tests.launch.jobs import SAMPLES, TRAINS_FOR_LONG, UNTIL_STOPPED, Job
 from tests.telemetry import nvml
-from workflow_lib import records
 from workflow_lib.launch import outcome
-from workflow_lib.records import Cell, GpuLimits, JobState, NodeLimits, Outcome, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import LIMITS_LEFT, GpuLimits, NodeLimits
+from workflow_lib.records.outcomes import JobState, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 AS_BEFORE = {"limit.0": 700_000, "limit.1": 700_000}
 LIMITED = {"limit.0": 500_000, "limit.1": 600_000}
@@ -95,10 +99,10 @@ def limited(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def record(paths: RunPaths) -> NodeLimits:
-    return records.read_record(paths.node_limits(runs.NODE), NodeLimits)
+    return read_record(paths.node_limits(runs.NODE), NodeLimits)
 
 
-def judged(job: Job) -> records.OutcomeRecord:
+def judged(job: Job) -> OutcomeRecord:
     return outcome.classify(job.paths, JobState("FINISHED"))
 
 
@@ -123,7 +127,7 @@ def test_training_that_dies_or_a_signal_to_the_script_gives_limits_back(limited,
         job.process.send_signal(number)
     assert job.finish().training_exit_code == (3 if number is None else 143)
     assert limited.in_force == AS_BEFORE
-    assert records.LIMITS_LEFT not in judged(job).cause
+    assert LIMITS_LEFT not in judged(job).cause
 
 
 def test_a_script_that_is_killed_gives_limits_back(limited):
@@ -185,7 +189,7 @@ def test_a_gpu_that_does_not_take_its_limit_back_is_said_aloud(limited):
     limited.script.say(gpu_error_1="15")
     (job.paths.directory / "go").touch()
     job.finish()
-    for part in (records.LIMITS_LEFT, "node1: GPU 1 ", "GPU-bbbb-1", "700 W"):
+    for part in (LIMITS_LEFT, "node1: GPU 1 ", "GPU-bbbb-1", "700 W"):
         assert part in judged(job).cause
 
 
@@ -195,20 +199,20 @@ def test_a_gpu_that_does_not_take_its_limit_back_is_said_aloud(limited):
 def complete(tmp_path: Path, **changes: object) -> RunPaths:
     """A run with limits on one GPU that trained to its end; ``changes`` are of their record."""
     paths = runs.rendered(tmp_path)
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     training = dataclasses.replace(cell.training, power_limits_w=(500,))
-    records.write_json(paths.cell, dataclasses.replace(cell, training=training))
+    write_json(paths.cell, dataclasses.replace(cell, training=training))
     runs.complete(paths)
     gpu = GpuLimits(0, "NVIDIA H200", "GPU-aaaa-0", 500, None, 700.0, 500.0, 700.0, True)
     limits = NodeLimits(runs.NODE, (gpu,), {}, 1.0, None, "7", 2.0, 9.0)
-    records.write_json(paths.node_limits(runs.NODE), dataclasses.replace(limits, **changes))
+    write_json(paths.node_limits(runs.NODE), dataclasses.replace(limits, **changes))
     return paths
 
 
 def test_a_run_whose_limits_were_given_back_at_its_end_is_completed(tmp_path):
     found = outcome.classify(complete(tmp_path), None)
     assert found.outcome is Outcome.COMPLETED
-    assert records.LIMITS_LEFT not in found.cause
+    assert LIMITS_LEFT not in found.cause
 
 
 def test_a_completed_run_says_which_gpus_have_limits_left(tmp_path):
@@ -216,7 +220,7 @@ def test_a_completed_run_says_which_gpus_have_limits_left(tmp_path):
     paths = complete(tmp_path, gpus=(gpu,), restored_unix_s=None, problems=("GPU is lost",))
     found = outcome.classify(paths, None)
     assert found.outcome is Outcome.COMPLETED
-    for part in (records.LIMITS_LEFT, "GPU-aaaa-0", "700 W (GPU is lost)", "nvidia-smi -pl"):
+    for part in (LIMITS_LEFT, "GPU-aaaa-0", "700 W (GPU is lost)", "nvidia-smi -pl"):
         assert part in found.cause
 
 

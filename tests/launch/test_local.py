@@ -12,10 +12,12 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.launch import runs
-from workflow_lib import records
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.scheduler import Found, Submission
-from workflow_lib.records import Cell, JobRecord, JobState, RunPaths, SubmissionRecord
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, JobState, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
 
 SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00fe", 1.0, "somebody")
 
@@ -23,7 +25,7 @@ SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00fe", 1.0, "somebody")
 def submit(directory) -> str:
     paths = RunPaths(Path(directory))
     paths.logs.mkdir(exist_ok=True)
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     return Local().submit(Submission(paths, cell, SUBMISSION))
 
 

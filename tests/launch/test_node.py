@@ -20,20 +20,16 @@ import pytest
 
 from tests.launch import runs, scripts
 from tests.launch.jobs import NEVER_READY, SAMPLES, TRAINS_FOR_LONG, UNTIL_STOPPED, Job
-from workflow_lib import records
 from workflow_lib.launch import outcome
 from workflow_lib.launch.job import node
 from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.schedulers.local import Local
-from workflow_lib.records import (
-    CoolDown,
-    EndedRecord,
-    JobRecord,
-    JobState,
-    Outcome,
-    RunPaths,
-    TelemetryStart,
-)
+from workflow_lib.records.files import read_json, read_record
+from workflow_lib.records.nodes import CoolDown, TelemetryStart
+from workflow_lib.records.outcomes import EndedRecord, JobRecord, JobState, Outcome
+from workflow_lib.records.paths import RunPaths, node_name
+from workflow_lib.records.telemetry_columns import GPU_SAMPLES
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.telemetry.files import leave_mark
 
 # ------------------------------------------------------------------------------ its commands
@@ -44,11 +40,11 @@ WORKFLOWS = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the work
 
 
 def test_a_job_that_was_submitted_by_the_workflow_leaves_its_record_alone(paths):
-    records.write_json(paths.job, WORKFLOWS)
+    write_json(paths.job, WORKFLOWS)
     node.begin(paths, "7", "slurm", b"script")
-    assert records.read_record(paths.job, JobRecord) == WORKFLOWS
+    assert read_record(paths.job, JobRecord) == WORKFLOWS
     assert not paths.attempts.exists()
-    environment = records.read_json(paths.environment)
+    environment = read_json(paths.environment)
     assert environment["job_id"] == "7"
     # printf script | sha256sum
     digest = "21a0270b7f66a1e4c25933f13a1e5a1bbb4757578072930c8189131f9c6aaae1"
@@ -57,14 +53,14 @@ def test_a_job_that_was_submitted_by_the_workflow_leaves_its_record_alone(paths)
 
 def test_a_job_that_was_submitted_by_hand_writes_its_own_record(paths):
     node.begin(paths, "12", "slurm", b"")
-    job = records.read_record(paths.job, JobRecord)
+    job = read_record(paths.job, JobRecord)
     assert (job.scheduler, job.job_id, job.submitted_by) == ("slurm", "12", "the job itself")
     assert job.submitted_unix_s == pytest.approx(time.time(), abs=60)
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_requeued_job_keeps_its_record_and_sets_its_first_start_aside(paths, has_ended):
-    records.write_json(paths.job, WORKFLOWS)
+    write_json(paths.job, WORKFLOWS)
     node.begin(paths, "7", "slurm", b"")
     if has_ended:
         runs.end(paths, "interrupted", training_exit=143)
@@ -72,7 +68,7 @@ def test_a_requeued_job_keeps_its_record_and_sets_its_first_start_aside(paths, h
         paths.environment.unlink()
     (paths.telemetry / "node1.csv").write_text("first start\n")
     node.begin(paths, "7", "slurm", b"")
-    assert records.read_record(paths.job, JobRecord) == WORKFLOWS
+    assert read_record(paths.job, JobRecord) == WORKFLOWS
     assert not paths.ended.exists()
     assert paths.environment.exists()
     kept = RunPaths(paths.attempts / "1")
@@ -83,14 +79,14 @@ def test_a_requeued_job_keeps_its_record_and_sets_its_first_start_aside(paths, h
 
 
 def test_a_job_by_hand_sets_another_jobs_failed_run_aside(paths):
-    records.write_json(paths.job, WORKFLOWS)
+    write_json(paths.job, WORKFLOWS)
     paths.submission.write_text("{}")
     runs.end(paths, "training", training_exit=1, job_id="7")
     node.begin(paths, "12", "slurm", b"")
-    assert records.read_record(paths.job, JobRecord).job_id == "12"
+    assert read_record(paths.job, JobRecord).job_id == "12"
     kept = RunPaths(paths.attempts / "1")
-    assert records.read_record(kept.ended, EndedRecord).job_id == "7"
-    assert records.read_record(kept.job, JobRecord).job_id == "7"
+    assert read_record(kept.ended, EndedRecord).job_id == "7"
+    assert read_record(kept.job, JobRecord).job_id == "7"
     # Whoever looked for the other job by its name would not find this one.
     assert not paths.submission.exists()
 
@@ -106,7 +102,7 @@ def test_a_job_by_hand_sets_another_jobs_failed_run_aside(paths):
     ],
 )
 def test_a_job_leaves_a_run_alone_that_has_a_result_or_another_job(paths, job, has, named):
-    records.write_json(paths.job, WORKFLOWS)
+    write_json(paths.job, WORKFLOWS)
     if has != "a job":
         runs.complete(paths, "7")
     if has == "an outcome":
@@ -118,22 +114,22 @@ def test_a_job_leaves_a_run_alone_that_has_a_result_or_another_job(paths, job, h
 
 
 def test_a_result_that_is_to_be_run_again_is_set_aside(paths):
-    records.write_json(paths.job, WORKFLOWS)
+    write_json(paths.job, WORKFLOWS)
     runs.complete(paths, "7")
     runs.failure(paths, "completed")  # what `status --again` makes of a result
     node.begin(paths, "12", "slurm", b"")
-    assert records.read_record(paths.job, JobRecord).job_id == "12"
+    assert read_record(paths.job, JobRecord).job_id == "12"
     assert RunPaths(paths.attempts / "1").rank_steps(0).exists()
 
 
 def test_of_two_jobs_that_begin_at_once_one_has_the_run(paths, monkeypatch):
     """Each finds no job, then both want to own the run."""
-    monkeypatch.setattr(records, "read_if_there", lambda path, kind: None)
+    monkeypatch.setattr(node, "read_if_there", lambda path, kind: None)
     node.begin(paths, "7", "slurm", b"")
     (paths.environment).unlink()
     with pytest.raises(node.TakenError, match="job 7"):
         node.begin(paths, "12", "slurm", b"")
-    assert records.read_record(paths.job, JobRecord).job_id == "7"
+    assert read_record(paths.job, JobRecord).job_id == "7"
 
 
 def test_ranks_that_could_not_find_each_other_are_refused_before_they_wait(paths, monkeypatch):
@@ -170,7 +166,7 @@ def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     node.begin(paths, "7", "local", b"")
     assert "hunter2" not in paths.environment.read_text()
-    environment = records.read_json(paths.environment)
+    environment = read_json(paths.environment)
     variables = environment["environment_variables"]
     assert variables["NCCL_P2P_DISABLE"] == "1"
     assert variables["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -228,16 +224,16 @@ def test_waiting_ends_with_the_samplers_or_after_a_time(paths, sleeper, monkeypa
 def test_the_end_record_holds_codes_and_null_where_a_step_never_started(paths):
     node.begin(paths, "7", "local", b"")
     node.end(paths, "7", "training", "137", "0")
-    ended = records.read_record(paths.ended, EndedRecord)
+    ended = read_record(paths.ended, EndedRecord)
     assert (ended.training_exit_code, ended.telemetry_exit_code) == (137, 0)
     assert ended.failed_stage == "training"
-    assert ended.nodes == (records.node_name(),)
-    assert ended.script_sha256 == records.read_json(paths.environment)["script_sha256"]
+    assert ended.nodes == (node_name(),)
+    assert ended.script_sha256 == read_json(paths.environment)["script_sha256"]
     assert ended.started_unix_s <= ended.ended_unix_s
 
     runs.train(paths)
     node.end(paths, "7", "complete", "", "")
-    ended = records.read_record(paths.ended, EndedRecord)
+    ended = read_record(paths.ended, EndedRecord)
     assert (ended.training_exit_code, ended.telemetry_exit_code) == (None, None)
     assert ended.failed_stage is None
     # That of its ranks.
@@ -249,7 +245,7 @@ def test_a_rank_that_did_not_finish_was_not_trained_to_the_end_whatever_srun_sai
     steps = paths.rank_steps(1).read_text().splitlines(keepends=True)
     paths.rank_steps(1).write_text("".join(steps[:-1]))
     node.end(paths, "7", "complete", "0", "0")
-    assert records.read_record(paths.ended, EndedRecord).failed_stage == "training"
+    assert read_record(paths.ended, EndedRecord).failed_stage == "training"
 
 
 def test_a_rank_of_a_profiled_run_has_finished_with_its_trace(paths):
@@ -260,7 +256,7 @@ def test_a_rank_of_a_profiled_run_has_finished_with_its_trace(paths):
     for rank, stage in ((0, "training"), (1, None)):
         profiled.trace(rank).touch()
         node.end(profiled, "7", "complete", "0", "0")
-        assert records.read_record(profiled.ended, EndedRecord).failed_stage == stage
+        assert read_record(profiled.ended, EndedRecord).failed_stage == stage
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -277,7 +273,7 @@ def test_the_end_record_names_every_node(paths, tmp_path, monkeypatch, there):
         monkeypatch.setenv("PATH", str(scontrol.parent))
     node.end(paths, "7", "telemetry", "", "1")
     expected = ("gpu1", "gpu2") if there else ("gpu1",)
-    assert records.read_record(paths.ended, EndedRecord).nodes == expected
+    assert read_record(paths.ended, EndedRecord).nodes == expected
 
 
 # ---------------------------------------------------------------------- the script, however it ends
@@ -307,8 +303,8 @@ def test_a_job_that_goes_well_ends_with_0(start):
     assert (ended.failed_stage, ended.training_exit_code, ended.telemetry_exit_code) == (None, 0, 0)
     # By hand, the script itself is the job, as job.json says.
     assert ended.job_id == str(job.process.pid)
-    assert records.read_record(job.paths.job, JobRecord).job_id == ended.job_id
-    assert records.read_json(job.paths.environment)["job_id"] == ended.job_id
+    assert read_record(job.paths.job, JobRecord).job_id == ended.job_id
+    assert read_json(job.paths.environment)["job_id"] == ended.job_id
     assert ended.script_sha256 == hashlib.sha256(job.paths.script.read_bytes()).hexdigest()
     assert job.output == ""
 
@@ -335,7 +331,7 @@ COOLS = """
     printf '2.0,1,80.0,40.0,,,,,,\n3.0,1,80.0,9' >>"$run/telemetry/node1.csv"
     {until_stopped}
 """.format(
-    header=",".join(column.name for column in records.GPU_SAMPLES),
+    header=",".join(column.name for column in GPU_SAMPLES),
     start=json.dumps(
         dataclasses.asdict(
             TelemetryStart("node1", "simulated", True, 1.0, 10.0, ({"name": "a"},) * 2, {})
@@ -421,7 +417,7 @@ def test_a_job_waits_until_the_hottest_gpu_is_cool(start):
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
     assert job.output == ""
-    cooled = records.read_record(job.paths.cool_down, CoolDown)
+    cooled = read_record(job.paths.cool_down, CoolDown)
     assert cooled.reached
     # GPU 0 has 36 °C throughout; the half-written line of 9… °C is none.
     assert (cooled.hottest_before_c, cooled.hottest_after_c) == (50.0, 40.0)
@@ -433,7 +429,7 @@ def test_a_job_goes_on_when_gpus_stay_warm_and_says_so(start):
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
     assert "50 °C" in job.output
-    cooled = records.read_record(job.paths.cool_down, CoolDown)
+    cooled = read_record(job.paths.cool_down, CoolDown)
     assert not cooled.reached
     assert (cooled.hottest_before_c, cooled.hottest_after_c) == (50.0, 50.0)
     assert cooled.waited_s >= 0.2

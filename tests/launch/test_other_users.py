@@ -16,21 +16,22 @@ from tests.analysis.synthetic_run import Run
 from tests.launch import runs, scripts
 from tests.launch.fake_slurm import Fake
 from tests.launch.test_submit import ROOT
-from workflow_lib import records
 from workflow_lib.launch import interruption, job_wait, run_to_end, submit
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.job import node
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import (
-    Cell,
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import (
     JobRecord,
     JobState,
     Outcome,
     OutcomeRecord,
-    RunPaths,
     SubmissionRecord,
 )
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 OWN = JobRecord("slurm", "41", 1.0, "me (process 7)", "triptych-1", os.getuid())
 OTHERS = dataclasses.replace(OWN, submitted_by="alice (process 7)", user_id=os.getuid() + 1)
@@ -74,7 +75,7 @@ def append(paths: RunPaths) -> None:
 
 @pytest.mark.parametrize("job", [OWN, OTHERS])
 def test_a_job_that_writes_telemetry_lives_whatever_slurm_shows(job, paths, scheduler, capsys):
-    records.write_json(paths.job, job)
+    write_json(paths.job, job)
     append(paths)
 
     def go_on() -> None:
@@ -91,24 +92,24 @@ def test_a_job_that_writes_telemetry_lives_whatever_slurm_shows(job, paths, sche
 
 
 def test_ones_own_job_that_writes_no_more_is_lost_and_run_again(paths, scheduler):
-    records.write_json(paths.job, OWN)
+    write_json(paths.job, OWN)
     append(paths)
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1"]
     # Who submitted is on record.
-    assert records.read_record(paths.submission, SubmissionRecord).user_id == os.getuid()
-    assert records.read_record(paths.job, JobRecord).user_id == os.getuid()
+    assert read_record(paths.submission, SubmissionRecord).user_id == os.getuid()
+    assert read_record(paths.job, JobRecord).user_id == os.getuid()
 
 
 @pytest.mark.parametrize("what", ["not seen", "maybe in the queue again", "an announcement"])
 def test_another_users_job_that_is_not_seen_is_left_alone(paths, scheduler, monkeypatch, what):
     if what == "an announcement":
         known = SubmissionRecord("triptych-1", 1.0, "alice (process 7)", user_id=os.getuid() + 1)
-        records.write_json(paths.submission, known)
+        write_json(paths.submission, known)
         scheduler.found = [None]
     else:
-        records.write_json(paths.job, OTHERS)
+        write_json(paths.job, OTHERS)
     if what == "maybe in the queue again":
         runs.end(paths, "interrupted", 143, job_id="41")
         monkeypatch.setattr(Hiding, "state", lambda self, job: None)
@@ -121,7 +122,7 @@ def test_another_users_job_that_is_not_seen_is_left_alone(paths, scheduler, monk
 
 
 def test_ctrl_c_does_not_try_to_cancel_another_users_job(paths, scheduler, monkeypatch):
-    records.write_json(paths.job, OTHERS)
+    write_json(paths.job, OTHERS)
     monkeypatch.setattr(Hiding, "state", lambda self, job: JobState("RUNNING"))
     monkeypatch.setattr(interruption, "_came", 1)
     with pytest.raises(InterruptedRunError, match=r"\(alice .*goes on"):
@@ -183,10 +184,10 @@ def listing(directory: Path) -> dict[str, int]:
 def test_a_run_of_another_user_is_judged_and_nothing_is_written(paths, tmp_path, has):
     """It is not set aside either, and what comes after a result needs its file."""
     if has == "completed":
-        records.write_json(paths.job, OWN)
+        write_json(paths.job, OWN)
         runs.complete(paths, "41")
     elif has != "no job":
-        records.write_json(paths.job, OTHERS)
+        write_json(paths.job, OTHERS)
         runs.end(paths, "training", 3, job_id="41")
     if has == "failed and is judged":
         runs.failure(paths, "error")
@@ -205,13 +206,13 @@ def test_a_result_that_another_user_has_written_is_taken(paths, tmp_path):
 
 @needs_root
 def test_a_lock_that_only_another_user_may_write_keeps_no_result_back(paths, tmp_path):
-    records.write_json(paths.job, OWN)
+    write_json(paths.job, OWN)
     runs.complete(paths, "41")
     paths.lock.touch(mode=0o644)
     paths.directory.chmod(0o777)
     done = as_stranger(tmp_path, *taking(paths))
     assert done.returncode == 0, done.stderr
-    assert records.read_record(paths.outcome, OutcomeRecord).outcome is Outcome.COMPLETED
+    assert read_record(paths.outcome, OutcomeRecord).outcome is Outcome.COMPLETED
 
 
 @needs_root
@@ -224,7 +225,7 @@ def test_what_is_made_beside_another_users_run_names_its_owner(tmp_path, stage):
         paths = runs.rendered(tmp_path)
         command = ["-m", "workflow_lib.launch", "render", "--config", str(ROOT / "config")]
         command += ["--results", str(tmp_path / "results"), "--root", str(ROOT)]
-        command += ["--cell", records.read_record(paths.cell, Cell).id, "--run", "1"]
+        command += ["--cell", read_record(paths.cell, Cell).id, "--run", "1"]
     done = as_stranger(tmp_path, *command)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -234,4 +235,4 @@ def test_what_is_made_beside_another_users_run_names_its_owner(tmp_path, stage):
 def test_a_job_by_hand_says_whose_it_is(paths, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_UID", "1234")
     node.begin(paths, "77", "slurm", b"")
-    assert records.read_record(paths.job, JobRecord).user_id == 1234
+    assert read_record(paths.job, JobRecord).user_id == 1234

@@ -8,9 +8,11 @@ from functools import partial
 import pytest
 
 from tests.launch import runs
-from workflow_lib import records
 from workflow_lib.launch import outcome
-from workflow_lib.records import JobRecord, JobState, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.records.files import read_json
+from workflow_lib.records.outcomes import JobRecord, JobState, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 ERROR, WAITED, KILLED = Outcome.ERROR, Outcome.COMMUNICATION_TIMEOUT, "SIGKILL"
 MEMORY, NODE, CANCELLED = Outcome.OUT_OF_MEMORY, Outcome.NODE_FAILURE, Outcome.CANCELLED
@@ -45,7 +47,7 @@ def log(paths: RunPaths, name: str, text: str) -> None:
 
 @left
 def job(paths: RunPaths, scheduler: str = "slurm") -> None:
-    records.write_json(paths.job, JobRecord(scheduler, "9", 1.0, "me"))
+    write_json(paths.job, JobRecord(scheduler, "9", 1.0, "me"))
 
 
 # ----------------------------------------------------------------------- trained to its end
@@ -125,18 +127,18 @@ def test_the_code_is_that_of_all_parts_or_the_mixture_is_named(paths):
     runs.complete(paths)
     files = [paths.ended, paths.rank(0), paths.rank(1), paths.telemetry_start(runs.NODE)]
     for file in files:
-        records.write_json(file, records.read_json(file) | {"code_sha256": "a" * 64})
+        write_json(file, read_json(file) | {"code_sha256": "a" * 64})
     found = said(paths, "COMPLETED")
     assert found.code_sha256 == "a" * 64
     assert "versions" not in found.cause
     for other in ("b" * 64, None):
         for file in files:
-            whole = records.read_json(file)
-            records.write_json(file, whole | {"code_sha256": other})
+            whole = read_json(file)
+            write_json(file, whole | {"code_sha256": other})
             found = said(paths, "COMPLETED")
             assert found.code_sha256 is None
             assert f"aaaaaaaaaaaa, {'b' * 12 if other else 'one not recorded'}" in found.cause
-            records.write_json(file, whole)
+            write_json(file, whole)
 
 
 # -------------------------------------------------------------------------- ends of ranks

@@ -11,7 +11,7 @@ import pytest
 from tests.launch import runs
 from workflow_lib.launch import array, run_place, run_to_end, script_checksum, script_place
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 
 @pytest.fixture

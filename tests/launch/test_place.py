@@ -10,7 +10,7 @@ import pytest
 
 import workflow_lib
 from tests.launch import runs, scripts
-from workflow_lib import records, results
+from workflow_lib import results
 from workflow_lib.launch import (
     job_script,
     outcome,
@@ -21,7 +21,11 @@ from workflow_lib.launch import (
     submit,
 )
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, SubmissionRecord
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, JobState, Outcome, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +58,7 @@ def copied(original, tmp_path) -> RunPaths:
 
 def rendered_anew(paths: RunPaths) -> None:
     """As rule render would, for where the run lies now."""
-    cell = records.read_record(paths.cell, records.Cell)
+    cell = read_record(paths.cell, Cell)
     site = scripts.study().platforms[cell.hardware.platform]
     places = job_script.Places(
         *(Path("/repository"), paths.directory, None),
@@ -77,7 +81,7 @@ def test_a_script_that_was_never_submitted_is_rendered_anew_before_it_is(name, s
 
 def test_a_failed_run_that_was_copied_is_rendered_anew_too(original, tmp_path, scheduler):
     runs.failure(original, "timeout")
-    records.write_json(original.job, JobRecord("slurm", "6", 1.0, "somebody"))
+    write_json(original.job, JobRecord("slurm", "6", 1.0, "somebody"))
     shutil.copytree(tmp_path / "original", tmp_path / "copied")
     paths = inside(original, tmp_path, "copied")
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
@@ -90,9 +94,9 @@ def test_a_failed_run_that_was_copied_is_rendered_anew_too(original, tmp_path, s
 def test_a_copy_has_no_job_of_the_original(original, tmp_path, scheduler, is_announced_only):
     if is_announced_only:
         announced = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
-        records.write_json(original.submission, announced)
+        write_json(original.submission, announced)
     else:
-        records.write_json(original.job, JobRecord("slurm", "41", 1.0, "somebody"))
+        write_json(original.job, JobRecord("slurm", "41", 1.0, "somebody"))
     shutil.copytree(tmp_path / "original", tmp_path / "copied")
     paths = inside(original, tmp_path, "copied")
     named = "triptych-0a1b2c3d-1" if is_announced_only else "job 41 "
@@ -104,7 +108,7 @@ def test_a_copy_has_no_job_of_the_original(original, tmp_path, scheduler, is_ann
 
 def test_a_run_that_moved_under_its_job_is_waited_for(original, tmp_path, scheduler, capsys):
     """Its job says that it was moved, and stops; the next attempt is rendered for the new place."""
-    records.write_json(original.job, JobRecord("slurm", "41", 1.0, "somebody"))
+    write_json(original.job, JobRecord("slurm", "41", 1.0, "somebody"))
     (tmp_path / "original").rename(tmp_path / "renamed")
     paths = inside(original, tmp_path, "renamed")
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
@@ -138,7 +142,7 @@ def older(original, tmp_path) -> RunPaths:
     package = tmp_path / "older" / "workflow_lib"
     shutil.copytree(Path(workflow_lib.__file__).parent, package)
     (package / "words.py").write_text("")
-    cell = records.read_record(original.cell, records.Cell)
+    cell = read_record(original.cell, Cell)
     directory = results.code_directory(tmp_path / "original" / "results")
     code = snapshot.write(directory, snapshot.take(package))
     places = job_script.Places(Path("/repository"), original.directory, None, code)
@@ -177,7 +181,7 @@ def test_a_run_is_submitted_with_the_code_of_then(stale, original, scheduler, re
 
 def test_a_run_in_flight_keeps_its_code(older, scheduler):
     """Its job is waited for, and its script is that of the code that it runs."""
-    records.write_json(older.job, JobRecord("slurm", "41", 1.0, "somebody"))
+    write_json(older.job, JobRecord("slurm", "41", 1.0, "somebody"))
     runs.complete(older, "41")
     scheduler.states = ["COMPLETED"]
     rendered = older.script.read_bytes()

@@ -13,7 +13,9 @@ import pytest
 
 from workflow_lib.launch.job.rank_watch import out_of_memory_kills
 from workflow_lib.launch.processes import is_running
-from workflow_lib.records import ExitRecord, RunPaths, node_name, read_record
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import ExitRecord
+from workflow_lib.records.paths import RunPaths, node_name
 
 ROOT = Path(__file__).parents[2]
 #: of the kernel's version 1, where this machine has it and we may make control groups

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib import records
 from workflow_lib.launch import interruption, job_wait, record_outcome, run_to_end
-from workflow_lib.records import JobRecord, RunPaths
+from workflow_lib.records.nodes import LIMITS_LEFT
+from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 PATIENCE_S = 60.0
 
@@ -35,7 +37,7 @@ class Together:
         paths.directory.mkdir()
         paths.script.write_text("while :; do sleep 0.2; done\n", encoding="utf-8")
         self.jobs.append(subprocess.Popen(["bash", str(paths.script)]))
-        records.write_json(paths.job, JobRecord("local", str(self.jobs[-1].pid), 1.0, "a test"))
+        write_json(paths.job, JobRecord("local", str(self.jobs[-1].pid), 1.0, "a test"))
         self.threads.append(threading.Thread(target=self._run, args=(number,), daemon=True))
         self.threads[-1].start()
         if is_logged:
@@ -147,9 +149,9 @@ def test_an_error_of_ours_ends_its_run_alone_and_is_in_its_log(together, monkeyp
 
 
 def test_a_result_that_left_gpus_limited_is_said(tmp_path, monkeypatch, capfd):
-    cause = f"trained to the end; {records.LIMITS_LEFT} on n1: GPU 0"
-    outcome = records.Outcome.COMPLETED
-    ended = records.OutcomeRecord(outcome, cause, "7", ("n1",), 1.0, 2.0, None, False)
+    cause = f"trained to the end; {LIMITS_LEFT} on n1: GPU 0"
+    outcome = Outcome.COMPLETED
+    ended = OutcomeRecord(outcome, cause, "7", ("n1",), 1.0, 2.0, None, False)
     monkeypatch.setattr(run_to_end, "run_to_end", lambda *_: ended)
     assert run_to_end.run(tmp_path, "local") is None
     assert cause in capfd.readouterr().err

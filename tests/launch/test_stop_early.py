@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs
-from workflow_lib import records
 from workflow_lib.launch import outcome
 from workflow_lib.launch.job import stop_early
 from workflow_lib.launch.job.stop_early import Patience, Watch
-from workflow_lib.records import Cell, JobState, Outcome, RunPaths, StopRecord, SuspensionRecord
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobState, Outcome, StopRecord, SuspensionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 PATIENCE = Patience()
 ROOT = Path(__file__).parents[2]
@@ -102,9 +105,9 @@ def test_telemetry_that_ends_or_leaves_no_samples_stops_the_run(paths, has_ended
 
 
 def test_where_rates_alternate_a_block_without_samples_is_no_loss(paths):
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     telemetry = dataclasses.replace(cell.telemetry, interleaved_rates_hz=(0.0, 10.0), block_s=30.0)
-    records.write_json(paths.cell, dataclasses.replace(cell, telemetry=telemetry))
+    write_json(paths.cell, dataclasses.replace(cell, telemetry=telemetry))
     assert looks(Watch(paths, LIVING, PATIENCE), paths, 120, samples=False)[1] == 90
 
 
@@ -199,14 +202,14 @@ def test_a_launcher_that_hears_no_signal_is_killed(paths):
         patience = Patience(look_every_s=0.01, end_s=0.1)
         stop_early.watch(paths, finished_process(), training.pid, patience)
         assert training.wait() == -9
-    assert records.read_record(paths.stopped, StopRecord).outcome is Outcome.TELEMETRY_INVALID
+    assert read_record(paths.stopped, StopRecord).outcome is Outcome.TELEMETRY_INVALID
 
 
 # -------------------------------------------------------------------------- what the run then is
 
 
 def stopped(paths, kind):
-    records.write_json(paths.stopped, StopRecord(kind, "stopped early: hung", runs.START_S + 10))
+    write_json(paths.stopped, StopRecord(kind, "stopped early: hung", runs.START_S + 10))
     for rank in range(2):
         runs.leave(paths, rank, "SIGTERM", 11, told=True)
     runs.end(paths, "training", training_exit=143)
@@ -235,7 +238,7 @@ def test_a_run_that_was_stopped_where_a_gpu_had_failed_is_tried_elsewhere(paths)
 
 
 def test_a_run_that_was_suspended_says_so_with_its_cause(paths):
-    records.write_json(paths.suspended, SuspensionRecord(runs.START_S + 5, 12.4))
+    write_json(paths.suspended, SuspensionRecord(runs.START_S + 5, 12.4))
     keep_steps(paths, 4)
     lines = paths.gpu_samples(runs.NODE).read_text().splitlines(keepends=True)
     # Of 24 ticks of two GPUs, those of 5 to 8 s are missing.
@@ -252,7 +255,7 @@ def test_that_the_job_was_suspended_is_written_when_it_goes_on(paths, tmp_path):
         program = f"""
 from pathlib import Path
 from workflow_lib.launch.job.stop_early import Patience, watch
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 print(flush=True)
 paths = RunPaths(Path({str(paths.directory)!r}))
 watch(paths, {LIVING}, {training.pid}, Patience(look_every_s=0.1))
@@ -271,6 +274,6 @@ watch(paths, {LIVING}, {training.pid}, Patience(look_every_s=0.1))
             training.kill()
             training.wait()
             assert watching.wait(timeout=60) == 0
-    found = records.read_record(paths.suspended, SuspensionRecord)
+    found = read_record(paths.suspended, SuspensionRecord)
     assert found.seconds > 0.1
     assert found.since_unix_s > runs.START_S

@@ -18,7 +18,6 @@ import pytest
 
 from tests.launch import runs, scripts
 from tests.launch.fake_slurm import Fake
-from workflow_lib import records
 from workflow_lib.launch import interruption, job_wait, record_outcome, run_lock, run_to_end, submit
 from workflow_lib.launch.interruption import ToldToEndError
 from workflow_lib.launch.schedulers import choice, queries, refusals, slurm
@@ -26,10 +25,21 @@ from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Submission
 from workflow_lib.launch.schedulers.slurm import Slurm
-from workflow_lib.records import Cell, JobRecord, JobState, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import (
+    JobRecord,
+    JobState,
+    Outcome,
+    OutcomeRecord,
+    SubmissionRecord,
+)
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import write_json
 
 ROOT = Path(__file__).parent.parent.parent
-SUBMISSION = records.SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
+SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +75,11 @@ def completes(paths: RunPaths) -> Callable[[str], None]:
 
 def job(paths: RunPaths, job_id: str) -> None:
     record = JobRecord("slurm", job_id, submitted_unix_s=1.0, submitted_by="an earlier process")
-    records.write_json(paths.job, record)
+    write_json(paths.job, record)
 
 
 def known_job(paths: RunPaths) -> JobRecord:
-    return records.read_record(paths.job, JobRecord)
+    return read_record(paths.job, JobRecord)
 
 
 def read_outcome(path: Path) -> str:
@@ -269,7 +279,7 @@ def test_what_failed_while_nobody_waited_is_run_again_at_once(paths, use, left, 
     scheduler = use(completes(paths), states=("FAILED",))
     assert run(paths).outcome == Outcome.COMPLETED
     assert len(scheduler.submitted) == 1
-    earlier = records.read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
+    earlier = read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
     assert earlier.outcome == expected
     assert (f"not readable: {paths.ended}: " in earlier.cause) == (left == "a damaged end record")
 
@@ -293,7 +303,7 @@ def raising(error: Exception) -> Callable[[str], None]:
 @pytest.fixture
 def interrupted(paths) -> RunPaths:
     """A run whose submitter was killed before it heard of the job's number."""
-    records.write_json(paths.submission, SUBMISSION)
+    write_json(paths.submission, SUBMISSION)
     return paths
 
 
@@ -311,7 +321,7 @@ def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(interrupted, 
 def test_where_nothing_names_the_job_its_record_is_named(paths, use):
     paths.job.write_text("")
     use()
-    with pytest.raises(records.RecordError, match=str(paths.job)):
+    with pytest.raises(RecordError, match=str(paths.job)):
         run(paths)
 
 
@@ -470,7 +480,7 @@ def launch(paths: RunPaths, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def submission(paths: RunPaths) -> Submission:
-    return Submission(paths, records.read_record(paths.cell, Cell), SUBMISSION)
+    return Submission(paths, read_record(paths.cell, Cell), SUBMISSION)
 
 
 def leaves(paths: RunPaths, job_id: str, training_exit: int = 1) -> str:
@@ -658,7 +668,7 @@ def test_ctrl_c_has_slurm_cancel_the_job_and_says_how_it_ended(waiting, slurm_pa
 @pytest.mark.parametrize("is_by_hand", [True, False])
 def test_what_is_not_cancelled_is_said_to_go_on(waiting, slurm_paths, commands, is_by_hand):
     if is_by_hand:
-        records.write_json(slurm_paths.job, JobRecord("slurm", "4242", 1.0, "the job itself"))
+        write_json(slurm_paths.job, JobRecord("slurm", "4242", 1.0, "the job itself"))
         slurm_paths.submission.unlink()
     else:
         commands.write("scancel", "echo 'scancel: error: Unable to contact' >&2; exit 1")

@@ -15,10 +15,11 @@ import pytest
 
 from tests.launch import runs
 from tests.launch.test_submit import launch, read_outcome, start
-from workflow_lib import records
 from workflow_lib.launch.schedulers import slurm
 from workflow_lib.launch.schedulers.refusals import SubmissionError, UnclearError, refused
-from workflow_lib.records import JobRecord, RunPaths
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord
+from workflow_lib.records.paths import RunPaths
 
 SLOW_S = os.environ.get("TRIPTYCH_TEST_SLOW_S", "1")
 
@@ -95,7 +96,7 @@ def test_a_run_is_submitted_once_and_seen_to_its_end(site):
     said = process.communicate(timeout=300)[1]
     assert "Traceback" not in said
     assert len(site.jobs()) == 1, said
-    job = records.read_record(site.paths.job, JobRecord)
+    job = read_record(site.paths.job, JobRecord)
     assert (job.job_id, job.job_name) == ("4242", site.jobs()[0])
     assert read_outcome(site.paths.failure) == "cancelled"
 

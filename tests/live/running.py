@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.analysis.synthetic_run import START, Run, cell
-from workflow_lib import records, results
-from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib import results
+from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 CELL = cell().id
 #: when the synthetic run's last sample was taken
@@ -24,18 +26,18 @@ def write(root: Path, run: Run | None = None) -> RunPaths:
     paths = (run or Run()).write(paths_of(root, 1).directory)
     paths.outcome.unlink()
     queue(paths)
-    records.write_json(paths.environment, {"recorded_unix_s": NOW - 90})
+    write_json(paths.environment, {"recorded_unix_s": NOW - 90})
     failed = paths_of(root, 2)
-    records.write_json(failed.cell, replace(cell(), id=CELL))
+    write_json(failed.cell, replace(cell(), id=CELL))
     ended = OutcomeRecord(
         Outcome.COMMUNICATION_TIMEOUT, CAUSE, "4712", ("n2",), NOW - 90, NOW - 30, "FAILED", False
     )
-    records.write_json(failed.failure, ended)
+    write_json(failed.failure, ended)
     waiting = paths_of(root, 3)
-    records.write_json(waiting.cell, replace(cell(), id=CELL))
+    write_json(waiting.cell, replace(cell(), id=CELL))
     queue(waiting)
     return paths
 
 
 def queue(paths: RunPaths) -> None:
-    records.write_json(paths.job, JobRecord("slurm", "4711", NOW - 7200, "ada (process 1)"))
+    write_json(paths.job, JobRecord("slurm", "4711", NOW - 7200, "ada (process 1)"))

@@ -11,7 +11,9 @@ import pytest
 from tests.analysis.synthetic_run import START, Run, cell
 from tests.live.running import CELL, NOW, paths_of, write
 from workflow_lib.live import FRESH_S, GpuNow, RunNow, Watcher, newest_rows, node_now
-from workflow_lib.records import GPU_SAMPLES, RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import GPU_SAMPLES
 
 
 def look(root: Path, now: float = NOW) -> dict[int, RunNow]:

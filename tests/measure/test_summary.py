@@ -11,7 +11,8 @@ import pytest
 
 from workflow_lib import audit
 from workflow_lib.measure import summary
-from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, RunPaths
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES
 
 T0 = 1_000_000.0
 #: W of each GPU, and its clock in MHz

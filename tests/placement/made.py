@@ -9,7 +9,7 @@ import numpy as np
 from tests.made_cells import made_cell
 from workflow_lib.placement.readings import Measured, Reading, Run, order_of
 from workflow_lib.placement.stages import Pipeline
-from workflow_lib.records import Degrees, coordinates
+from workflow_lib.records.degrees import Degrees, coordinates
 
 
 def pipeline_cell(gpus, *, pp=None, tp=1, layers=80, head=False, order=(), nodes=1, **training):

@@ -10,7 +10,7 @@ from tests.placement.made import reading, square
 from workflow_lib.placement.levels import CLOCK, POWER
 from workflow_lib.placement.readings import Measured, Run, order_of
 from workflow_lib.placement.stages import Pipeline
-from workflow_lib.records import coordinates
+from workflow_lib.records.degrees import coordinates
 
 FULL_W = 700.0
 #: at the full power, on the node's mean GPU

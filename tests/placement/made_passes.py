@@ -12,7 +12,7 @@ import numpy as np
 from tests.placement.made import reading
 from workflow_lib import formulas
 from workflow_lib.placement.readings import Measured, Run
-from workflow_lib.records import coordinates
+from workflow_lib.records.degrees import coordinates
 
 CAP_W = 700.0
 HIGHEST_MHZ = 1980.0

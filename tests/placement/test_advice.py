@@ -10,7 +10,7 @@ from tests.texts import lacking
 from workflow_lib.placement import text
 from workflow_lib.placement.advice import WORTH, advise
 from workflow_lib.placement.readings import Measured
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 _CASES = 40
 

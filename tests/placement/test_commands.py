@@ -9,7 +9,9 @@ from tests.texts import lacking, numbers
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.placement import __main__ as command
 from workflow_lib.placement.sweep import PlacementRecord
-from workflow_lib.records import PLAN, SweepPaths, read_record
+from workflow_lib.records.files import read_record
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.tables import PLAN
 from workflow_lib.report.figures.tables import read_tables
 from workflow_lib.report.predictions import predictions
 from workflow_lib.table_files import read_table

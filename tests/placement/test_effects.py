@@ -9,7 +9,7 @@ from tests.placement.made import FOUR, TWO, measured, node, pipeline_cell, squar
 from workflow_lib.placement.effects import fit
 from workflow_lib.placement.readings import Measured
 from workflow_lib.placement.slots import characterise
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 #: standard deviations of silicon and of slots
 _SILICON, _SLOT = 0.012, 0.01

@@ -12,7 +12,7 @@ from tests.texts import lacking
 from workflow_lib.cells import expand_study
 from workflow_lib.placement import __main__ as command
 from workflow_lib.placement.sweep import PlacementRecord
-from workflow_lib.records import read_record
+from workflow_lib.records.files import read_record
 from workflow_lib.study import load_study
 
 LEVELS = (400, 500, 600, 700)

@@ -15,7 +15,8 @@ from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_runs import OwnRun
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.step_terms import terms
-from workflow_lib.records import Degrees, RecordError
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.reading import RecordError
 from workflow_lib.study import load_study
 
 STUDY = load_study(Path("config"))

@@ -11,7 +11,7 @@ from tests.projection.made_up_times import EXCHANGE, SIZES, record, records
 from workflow_lib.projection import part_times
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.part_times import PartTime, Rates, describe, fit_line, read_parts
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 
 def written(path, of):

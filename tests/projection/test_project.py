@@ -33,8 +33,10 @@ from workflow_lib.projection.project import (
 )
 from workflow_lib.projection.project_page import _number, meter, verdict
 from workflow_lib.projection.scaling import FABRICS, replicas
-from workflow_lib.records import RUNS, Degrees, RecordError
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.labels import labels
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import RUNS
 from workflow_lib.study import load_study
 from workflow_lib.table_files import write_table
 

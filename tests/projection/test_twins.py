@@ -10,7 +10,9 @@ import pytest
 from tests.texts import lacking, numbers
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.twins import Side, refusals, twin_of, whole_over_twin
-from workflow_lib.records import Degrees, RecordError, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 
 STUDY = load_study(Path("config"))

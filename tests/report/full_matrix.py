@@ -14,20 +14,12 @@ from typing import Any
 import polars as pl
 
 from tests.made_cells import made_cell
-from workflow_lib import records
-from workflow_lib.records import (
-    CELLS,
-    GPUS,
-    KERNELS,
-    MEASURES,
-    RUNS,
-    SERIES,
-    STEP_TIMES,
-    TRACES,
-    Degrees,
-    Training,
-    inapplicable,
-)
+from workflow_lib.records import cell_axes
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.measures import MEASURES, inapplicable
+from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
+from workflow_lib.records.tables import CELLS, GPUS, RUNS
+from workflow_lib.records.training import Training
 from workflow_lib.report.figures.tables import Tables
 from workflow_lib.table_files import table, write_table
 
@@ -102,7 +94,7 @@ def identity(
         training=training,
         nodes=max(1, gpus // 8),
     )
-    return {**records.identity(cell), "gpus": gpus}
+    return {**cell_axes.identity(cell), "gpus": gpus}
 
 
 def cell_row(known: dict[str, Any], outcome: str = "completed", **measures: Any) -> dict[str, Any]:

@@ -14,20 +14,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from workflow_lib.records import (
-    SERIES,
-    STEP_TIMES,
-    Degrees,
-    ErrorRecord,
-    ExitRecord,
-    Outcome,
-    OutcomeRecord,
-    Precisions,
-    RankRecord,
-    RecordError,
-    RunPaths,
-    write_json,
-)
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.outcomes import ErrorRecord, ExitRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.run_tables import SERIES, STEP_TIMES
+from workflow_lib.records.training import Precisions
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.report.cell_files import HIDDEN, LOG_LINES, cleaning, tail
 from workflow_lib.report.cell_pages import cell_pages
 from workflow_lib.report.cell_series import MOST_POINTS, PANELS, series_of, steps_of

@@ -13,7 +13,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 
-from workflow_lib.records import KERNELS, SERIES, STEP_TIMES, TRACES, Degrees
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
 from workflow_lib.report.figures import (
     Tables,
     figures,

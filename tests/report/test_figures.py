@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from workflow_lib.records import Outcome
+from workflow_lib.records.outcomes import Outcome
 from workflow_lib.report.__main__ import main
 from workflow_lib.report.figures import figures, read_tables, style
 from workflow_lib.report.figures.parallelism import _widen

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from tests.made_cells import made_cell
-from workflow_lib.records import Degrees, identity
+from workflow_lib.records.cell_axes import identity
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.labels import group_labels, labels, shared, short_layout
 from workflow_lib.report.figures.cell_names import layouts_of_two
 

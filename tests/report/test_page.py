@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.records import MEASURES, PLAN, Degrees, Outcome, RecordError, RunPaths
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import PLAN
 from workflow_lib.report.__main__ import main
 from workflow_lib.report.figures import Tables, figures, read_tables, undrawn, write_figures
 from workflow_lib.report.figures.safe_svg import safe_svg

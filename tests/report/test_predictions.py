@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.report.figures.tables import Tables
 from workflow_lib.report.predictions import predictions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_lib.records import MEASURES
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures.cell_names import natural
 from workflow_lib.report.figures.numbers import NOTHING, shown, significant
 from workflow_lib.words import counted

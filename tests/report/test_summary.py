@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from workflow_lib.comparison.sides import Side
-from workflow_lib.records import MEASURES, Degrees
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.missing import failures
 from workflow_lib.report.summary import Answer, Group, groups
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.records import MEASURES, CoolDown, Outcome
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.nodes import CoolDown
+from workflow_lib.records.outcomes import Outcome
 
 from .pages import build
 from .sweep import Planned

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from research.projection.jitter import Jitter, expected_maximum, jitter, spread_of_ranks
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 
 def test_the_slowest_of_two_draws_from_two_values():

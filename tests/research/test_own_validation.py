@@ -15,7 +15,7 @@ from tests.texts import lacking, numbers
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.own_runs import read_own, write_own
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 RUNS = read_own()
 

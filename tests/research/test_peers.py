@@ -17,7 +17,7 @@ from research.measuring import engine_steps, peer_torchtitan
 from research.pages import engine, peers
 from tests.texts import lacking, rows_of
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 
 WIDE = replace(LLAMA, ffn_hidden_size=4 * LLAMA.hidden_size)
 

@@ -12,7 +12,7 @@ from research.projection.reading import COLUMNS, read_published
 from tests.research.published_rows import GPT, runs_of, write_rows
 from tests.texts import lacking, numbers
 from workflow_lib.projection.machines import machine_names, published_machine
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 HEADING = ",".join(COLUMNS)
 

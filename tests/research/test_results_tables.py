@@ -19,7 +19,11 @@ from workflow_lib.formulas import parameters
 from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.projection.own_stack import Residual
-from workflow_lib.records import CELLS, KERNELS, MEASURES, OVERHEAD, TRACES, Cell, SweepPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.records.tables import CELLS, OVERHEAD
 from workflow_lib.table_files import read_table, table, write_table
 
 MFU = {

@@ -9,7 +9,7 @@ import torch
 
 from research.measuring import tokens
 from tests.training.cells import LLAMA, cell
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 
 
 def test_each_step_has_new_tokens_and_peers_get_the_same():

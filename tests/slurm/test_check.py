@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.slurm import study
-from workflow_lib.records import CheckRecord, Finding, NodeCheck, read_record
+from workflow_lib.records.checks import CheckRecord, Finding, NodeCheck
+from workflow_lib.records.files import read_record
 
 pytestmark = pytest.mark.slow
 

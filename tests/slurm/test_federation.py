@@ -11,9 +11,9 @@ import pytest
 from tests.slurm.cluster import CLUSTER_NAME
 from tests.slurm.test_submission import outcome
 from tests.slurm.test_submission import site as site
-from workflow_lib import records
 from workflow_lib.launch.schedulers import slurm
-from workflow_lib.records import JobRecord, Outcome
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, Outcome
 
 pytestmark = pytest.mark.slow
 #: a federation's job ids have the number of their cluster in the bits from here on
@@ -39,7 +39,7 @@ def _ended(site) -> str:
     site.go.touch()
     said = process.communicate()[1]
     assert site.paths.job.exists(), said
-    job_id = records.read_record(site.paths.job, JobRecord).job_id
+    job_id = read_record(site.paths.job, JobRecord).job_id
     assert site.jobs() == [job_id], said
     assert outcome(site.paths).job_id == job_id
     assert outcome(site.paths).outcome is Outcome.ERROR

@@ -24,7 +24,7 @@ from tests.slurm import study
 from workflow_lib import cells
 from workflow_lib.config import Invocation
 from workflow_lib.launch import job_script, script_place
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.study import ConfigError, checked, load_study
 
 #: In the job's place of Python: writes down how it was called, and becomes Python, but for ranks,

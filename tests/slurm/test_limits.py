@@ -18,8 +18,11 @@ import pytest
 from tests.launch import scripts
 from tests.slurm import study
 from tests.telemetry import nvml
-from workflow_lib import cells, records
-from workflow_lib.records import NodeLimits, RunPaths
+from workflow_lib import cells
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import NodeLimits
+from workflow_lib.records.outcomes import EndedRecord
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.study import load_study
 
 pytestmark = pytest.mark.long
@@ -135,7 +138,7 @@ def site(slurm_cluster, tmp_path, library):
 
 
 def restored(paths: RunPaths) -> list[bool]:
-    found = [records.read_record(paths.node_limits(node), NodeLimits) for node in NODES]
+    found = [read_record(paths.node_limits(node), NodeLimits) for node in NODES]
     return [each.restored_unix_s is not None for each in found]
 
 
@@ -169,7 +172,7 @@ def test_a_killed_process_of_one_node_ends_the_run_and_gives_limits_back(site):
     site.finish(job)
     assert site.in_force == [700_000, 700_000]
     assert restored(paths) == [True, True]
-    assert records.read_record(paths.ended, records.EndedRecord).failed_stage is not None
+    assert read_record(paths.ended, EndedRecord).failed_stage is not None
 
 
 def test_the_next_job_gives_back_what_a_killed_job_left(site):
@@ -188,7 +191,7 @@ def test_the_next_job_gives_back_what_a_killed_job_left(site):
     assert site.in_force == [500_000, 500_000]
     assert restored(paths) == [False, False]
     again, next_paths = site.start("next")
-    found = [records.read_record(next_paths.node_limits(node), NodeLimits) for node in NODES]
+    found = [read_record(next_paths.node_limits(node), NodeLimits) for node in NODES]
     assert [each.gpus[0].power_limit_before_w for each in found] == [700.0, 700.0]
     assert restored(paths) == [True, True]
     (next_paths.directory / "go").touch()

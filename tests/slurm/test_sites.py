@@ -17,7 +17,9 @@ from tests.launch import scripts
 from tests.slurm import study
 from tests.slurm.test_workflow import site  # noqa: F401  # a fixture
 from workflow_lib.launch.schedulers.refusals import NotNowError, refused
-from workflow_lib.records import CheckRecord, RunPaths, read_record
+from workflow_lib.records.checks import CheckRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.study import load_study
 
 

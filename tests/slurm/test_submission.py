@@ -20,9 +20,10 @@ import pytest
 
 from tests.launch import runs
 from tests.slurm import study
-from workflow_lib import records
 from workflow_lib.launch import script_checksum, script_place
-from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import EndedRecord, JobRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +118,7 @@ def site(slurm_cluster, tmp_path):
 
 
 def outcome(paths: RunPaths) -> OutcomeRecord:
-    return records.read_record(paths.failure, OutcomeRecord)
+    return read_record(paths.failure, OutcomeRecord)
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
@@ -203,7 +204,7 @@ def test_a_requeued_job_starts_anew_and_keeps_its_first_start(site):
     process.communicate()
     assert site.jobs() == [job]
     first = RunPaths(site.paths.attempts / "1")
-    assert records.read_record(first.ended, EndedRecord).failed_stage == "interrupted"
-    assert records.read_record(site.paths.ended, EndedRecord).failed_stage == "training"
-    assert records.read_record(site.paths.job, JobRecord).job_id == job
+    assert read_record(first.ended, EndedRecord).failed_stage == "interrupted"
+    assert read_record(site.paths.ended, EndedRecord).failed_stage == "training"
+    assert read_record(site.paths.job, JobRecord).job_id == job
     assert outcome(site.paths).job_id == job

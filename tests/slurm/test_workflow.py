@@ -21,7 +21,7 @@ import pytest
 
 from tests.slurm import study
 from workflow_lib import results
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 

@@ -10,7 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workflow_lib import records
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry, TelemetrySource
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.training import Training
+from workflow_lib.records.whole_files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
 NODE = "node01"
@@ -20,20 +25,20 @@ def make_cell(
     *,
     ranks: int = 2,
     nodes: int = 1,
-    source: records.TelemetrySource = "simulated",
+    source: TelemetrySource = "simulated",
     rate_hz: float = 20.0,
     warmup_steps: int = 1,
     measured_steps: int = 2,
     interleaved_rates_hz: tuple[float, ...] = (),
     block_s: float = 0.0,
     **hardware: Any,
-) -> records.Cell:
+) -> Cell:
     """A cell of a tiny model on ``ranks`` GPUs; ``hardware`` replaces fields of its hardware."""
-    return records.Cell(
+    return Cell(
         id="lab/tiny/tp1-pp1-dp2_base_0000",
-        model=records.Model("tiny", "llama", 2, 64, 128, 4, 4, 32, 256),
-        degrees=records.Degrees(dp=ranks),
-        training=records.Training(
+        model=Model("tiny", "llama", 2, 64, 128, 4, 4, 32, 256),
+        degrees=Degrees(dp=ranks),
+        training=Training(
             zero_stage=0,
             micro_batch_size=1,
             global_batch_size=ranks,
@@ -45,9 +50,9 @@ def make_cell(
             learning_rate=1e-3,
             seed=7,
         ),
-        data=records.Data("noise", "synthetic"),
+        data=Data("noise", "synthetic"),
         hardware=dataclasses.replace(
-            records.Hardware(
+            Hardware(
                 platform="lab",
                 gpu="H200",
                 gpus_per_node=ranks,
@@ -60,16 +65,16 @@ def make_cell(
             ),
             **hardware,
         ),
-        telemetry=records.Telemetry(source, rate_hz, 0.0, interleaved_rates_hz, block_s),
+        telemetry=Telemetry(source, rate_hz, 0.0, interleaved_rates_hz, block_s),
         nodes=nodes,
         software={},
     )
 
 
-def start_sampler(directory: Path, cell: records.Cell, **environment: str) -> subprocess.Popen[str]:
+def start_sampler(directory: Path, cell: Cell, **environment: str) -> subprocess.Popen[str]:
     """Write the cell and start its sampler; ``environment`` is added to this process's own."""
-    paths = records.RunPaths(directory)
-    records.write_json(paths.cell, cell)
+    paths = RunPaths(directory)
+    write_json(paths.cell, cell)
     return subprocess.Popen(
         [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)],
         cwd=REPOSITORY,
@@ -98,7 +103,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def refusal(paths: records.RunPaths) -> str:
+def refusal(paths: RunPaths) -> str:
     """The one line with which the sampler of a run ends that cannot begin."""
     process = subprocess.run(
         [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)],

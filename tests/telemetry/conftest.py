@@ -12,7 +12,7 @@ import pytest
 
 from tests.telemetry import nvml
 from tests.telemetry.cells import start_sampler
-from workflow_lib import records
+from workflow_lib.records.cell import Cell
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def sampler() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """``start_sampler``, whose processes do not outlive the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(directory: Path, cell: records.Cell, **environment: str) -> subprocess.Popen[str]:
+    def start(directory: Path, cell: Cell, **environment: str) -> subprocess.Popen[str]:
         started.append(start_sampler(directory, cell, **environment))
         return started[-1]
 

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.telemetry.cells import NODE, read_rows, wait_for
-from workflow_lib import records
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryEnd, TelemetryStart
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -155,13 +158,13 @@ class Node:
     """A node with a sampler, whose NVML says what ``say`` was last given."""
 
     def __init__(self, directory: Path, library: Path, start: Start) -> None:
-        self.paths = records.RunPaths(directory / "run")
+        self.paths = RunPaths(directory / "run")
         self._script = Script(directory / "nvml.txt")
         self.say = self._script.say
         self.library = library
         self._start = start
 
-    def start(self, cell: records.Cell, **environment: str) -> subprocess.Popen[str]:
+    def start(self, cell: Cell, **environment: str) -> subprocess.Popen[str]:
         return self._start(
             self.paths.directory,
             cell,
@@ -172,14 +175,14 @@ class Node:
             },
         )
 
-    def sample(self, cell: records.Cell, seconds: float = 0.3, **environment: str) -> None:
+    def sample(self, cell: Cell, seconds: float = 0.3, **environment: str) -> None:
         process = self.start(cell, **environment)
         wait_for(self.paths.telemetry_ready(NODE), process)
         time.sleep(seconds)
         process.terminate()
         assert process.wait(60) == 0, process.communicate()[1]
 
-    def refusal(self, cell: records.Cell, **environment: str) -> str:
+    def refusal(self, cell: Cell, **environment: str) -> str:
         process = self.start(cell, **environment)
         _, message = process.communicate(timeout=120)
         assert process.returncode == 1
@@ -197,9 +200,9 @@ class Node:
         return read_rows(self.paths.gpu_counters(NODE))
 
     @property
-    def started(self) -> records.TelemetryStart:
-        return records.read_record(self.paths.telemetry_start(NODE), records.TelemetryStart)
+    def started(self) -> TelemetryStart:
+        return read_record(self.paths.telemetry_start(NODE), TelemetryStart)
 
     @property
-    def ended(self) -> records.TelemetryEnd:
-        return records.read_record(self.paths.telemetry_end(NODE), records.TelemetryEnd)
+    def ended(self) -> TelemetryEnd:
+        return read_record(self.paths.telemetry_end(NODE), TelemetryEnd)

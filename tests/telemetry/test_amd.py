@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
-from workflow_lib import records
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.telemetry.devices.amd import AmdSource
 from workflow_lib.telemetry.source import TelemetryError
 
@@ -441,7 +443,7 @@ def test_without_rocms_library_it_is_refused(tmp_path, monkeypatch, capsys):
 
 def test_the_sampler_writes_what_the_source_reads(tmp_path, build, node, sampler):
     node.say(MI250)
-    paths = records.RunPaths(tmp_path / "run")
+    paths = RunPaths(tmp_path / "run")
     cell = make_cell(ranks=4, source="amd", gpu="MI250", gpus_per_package=2)
     process = sampler(paths.directory, cell, ROCM_PATH=str(build()), FAKE_AMD_SMI=str(node.script))
     wait_for(paths.telemetry_ready(NODE), process)
@@ -452,6 +454,6 @@ def test_the_sampler_writes_what_the_source_reads(tmp_path, build, node, sampler
     assert [row["temperature_c"] for row in rows[:4]] == ["61", "62", "63", "64"]
     counters = read_rows(paths.gpu_counters(NODE))
     assert [float(row["energy_j"] or "nan") for row in counters[:3:2]] == [100.0, 200.0]
-    start = records.read_record(paths.telemetry_start(NODE), records.TelemetryStart)
+    start = read_record(paths.telemetry_start(NODE), TelemetryStart)
     assert start.source == "amd"
     assert "no throttle times" in start.missing["throttle_power_cap_s"]

@@ -15,9 +15,23 @@ from typing import Any
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell
-from workflow_lib import records
 from workflow_lib.launch import gpu_faults
-from workflow_lib.records.nodes import pci_address
+from workflow_lib.records.cell import Cell, Telemetry
+from workflow_lib.records.columns import Column
+from workflow_lib.records.contract import STEPS, RankRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import ClockReading, NodeClock, TelemetryStart, pci_address
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    POWER_SAMPLES,
+    SAMPLER_BLOCKS,
+)
+from workflow_lib.records.training import Precisions
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
 CELL = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3)
@@ -46,7 +60,7 @@ def counters(start_s: float = 98.0, end_s: float = 105.0, gpus: int = 2) -> list
     ]
 
 
-def csv(columns: tuple[records.Column, ...], rows: list[dict[str, Any]]) -> str:
+def csv(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:
     """Rows as the writers write them."""
     names = [column.name for column in columns]
     lines = [",".join(names)]
@@ -54,7 +68,7 @@ def csv(columns: tuple[records.Column, ...], rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_steps(paths: records.RunPaths, rank: int, offset_s: float = 0.0, steps: int = 4) -> None:
+def write_steps(paths: RunPaths, rank: int, offset_s: float = 0.0, steps: int = 4) -> None:
     """A warm-up step from 99 s and measured ones from 100 s, a second each."""
     rows = [
         {
@@ -69,11 +83,11 @@ def write_steps(paths: records.RunPaths, rank: int, offset_s: float = 0.0, steps
         for step in range(steps)
     ]
     paths.steps.mkdir(parents=True, exist_ok=True)
-    paths.rank_steps(rank).write_text(csv(records.STEPS, rows), encoding="utf-8")
+    paths.rank_steps(rank).write_text(csv(STEPS, rows), encoding="utf-8")
 
 
 def write_rank(
-    paths: records.RunPaths,
+    paths: RunPaths,
     rank: int,
     node: str = NODE,
     gpu: int | None = 0,
@@ -82,15 +96,13 @@ def write_rank(
 ) -> None:
     """A rank's record and steps."""
     place = (rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000)
-    record = records.RankRecord(
-        *place, pid=1, started_unix_s=90.0, gpu_uuid=uuid, pci_address=address
-    )
-    records.write_json(paths.rank(rank), record)
+    record = RankRecord(*place, pid=1, started_unix_s=90.0, gpu_uuid=uuid, pci_address=address)
+    write_json(paths.rank(rank), record)
     write_steps(paths, rank)
 
 
 def write_telemetry(
-    paths: records.RunPaths,
+    paths: RunPaths,
     rows: list[Sample],
     node: str = NODE,
     name: str = "NVIDIA H200",
@@ -100,7 +112,7 @@ def write_telemetry(
     **changes: Any,
 ) -> None:
     """A node's telemetry; unless told otherwise, with counters over the short run."""
-    start = records.TelemetryStart(
+    start = TelemetryStart(
         node=node,
         source="nvidia",
         simulated=False,
@@ -109,23 +121,23 @@ def write_telemetry(
         gpus=gpus_told or tuple({"name": name} for _ in range(gpus)),
         missing={},
     )
-    records.write_json(paths.telemetry_start(node), dataclasses.replace(start, **changes))
-    paths.gpu_samples(node).write_text(csv(records.GPU_SAMPLES, rows), encoding="utf-8")
+    write_json(paths.telemetry_start(node), dataclasses.replace(start, **changes))
+    paths.gpu_samples(node).write_text(csv(GPU_SAMPLES, rows), encoding="utf-8")
     counted = counters(gpus=gpus) if counted is None else counted
-    paths.gpu_counters(node).write_text(csv(records.GPU_COUNTERS, counted), encoding="utf-8")
+    paths.gpu_counters(node).write_text(csv(GPU_COUNTERS, counted), encoding="utf-8")
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> records.RunPaths:
+def paths(tmp_path: Path) -> RunPaths:
     """A run that is covered."""
-    paths = records.RunPaths(tmp_path)
+    paths = RunPaths(tmp_path)
     for rank in range(2):
         write_rank(paths, rank, gpu=rank)
     write_telemetry(paths, samples())
     return paths
 
 
-def reason(paths: records.RunPaths, cell: records.Cell = CELL) -> str:
+def reason(paths: RunPaths, cell: Cell = CELL) -> str:
     """Why the run is invalid, which it must be: one sentence."""
     found = invalid_reason(paths, cell)
     assert found is not None
@@ -135,7 +147,7 @@ def reason(paths: records.RunPaths, cell: records.Cell = CELL) -> str:
 
 
 #: what changes nothing for a run that is covered
-COVERED: dict[str, Callable[[records.RunPaths], object]] = {
+COVERED: dict[str, Callable[[RunPaths], object]] = {
     "as it is": lambda p: None,
     "torn last line": lambda p: p.gpu_samples(NODE).open("a").write("105.1,0,50"),
     "just to the edges": lambda p: write_telemetry(p, samples(100.0, 103.0)),
@@ -172,13 +184,13 @@ def of_gpu_1(rows: list[Sample], **values: Any) -> list[Sample]:
     return [row | values if row["gpu"] else row for row in rows]
 
 
-def fail_late(paths: records.RunPaths) -> None:
+def fail_late(paths: RunPaths) -> None:
     """The slowest rank ends its steps 0.5 s after the telemetry."""
     write_steps(paths, 1, offset_s=0.9)
     write_telemetry(paths, samples(end_s=103.4))
 
 
-def lose_power(paths: records.RunPaths) -> None:
+def lose_power(paths: RunPaths) -> None:
     """GPU 0's power is empty from 100.6 to 101.9 s."""
     rows = samples()
     for row in rows:
@@ -187,7 +199,7 @@ def lose_power(paths: records.RunPaths) -> None:
     write_telemetry(paths, rows)
 
 
-FAULTS: dict[str, tuple[Callable[[records.RunPaths], object], tuple[str, ...]]] = {
+FAULTS: dict[str, tuple[Callable[[RunPaths], object], tuple[str, ...]]] = {
     "begins late": (lambda p: write_telemetry(p, samples(100.4)), ("first power", " 0.4 s after")),
     "ends early": (lambda p: write_telemetry(p, samples(98.0, 102.5)), ("GPU 0 is 0.5 s before",)),
     "before the slowest rank": (fail_late, ("GPU 0 is 0.5 s before",)),
@@ -313,14 +325,12 @@ def test_a_clock_that_was_set_ahead_is_named(paths):
 
     rows = ahead(samples())
     write_telemetry(paths, rows)
-    paths.gpu_counters(NODE).write_text(
-        csv(records.GPU_COUNTERS, ahead(counters())), encoding="utf-8"
-    )
+    paths.gpu_counters(NODE).write_text(csv(GPU_COUNTERS, ahead(counters())), encoding="utf-8")
     assert "for 3600.1 s" in reason(paths)
     assert reason(paths).endswith("set ahead by 3600.1 s.")
     # One that was stopped for as long was late.
     late = [row | {"lateness_s": 3600.0 * (row["unix_time_s"] > 3600)} for row in rows]
-    paths.gpu_samples(NODE).write_text(csv(records.GPU_SAMPLES, late), encoding="utf-8")
+    paths.gpu_samples(NODE).write_text(csv(GPU_SAMPLES, late), encoding="utf-8")
     assert reason(paths).endswith("1.0 s is allowed.")
 
 
@@ -333,7 +343,7 @@ def test_the_drivers_own_samples_bridge_a_gap(paths, first_s, bridged):
         for gpu in range(2)
         for tick in range(round((102.3 - first_s) * 50))
     ]
-    paths.power_samples(NODE).write_text(csv(records.POWER_SAMPLES, rows), encoding="utf-8")
+    paths.power_samples(NODE).write_text(csv(POWER_SAMPLES, rows), encoding="utf-8")
     if bridged:
         assert invalid_reason(paths, CELL) is None
     else:
@@ -391,10 +401,10 @@ def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(paths):
     listed = ("0000:c1:00.0", "0000:32:00.0")
     gpus = tuple({"name": "NVIDIA H200", "pci_bus_id": each} for each in listed)
     write_telemetry(paths, samples(), gpus_told=gpus)
-    start = records.read_record(paths.telemetry_start(NODE), records.TelemetryStart)
+    start = read_record(paths.telemetry_start(NODE), TelemetryStart)
     for rank, address in enumerate(("0000:32:00", "0000:c1:00")):
         write_rank(paths, rank, gpu=rank, address=address)
-        record = records.read_record(paths.rank(rank), records.RankRecord)
+        record = read_record(paths.rank(rank), RankRecord)
         assert start.number_of(record) == 1 - rank
     assert invalid_reason(paths, CELL) is None
     write_rank(paths, 1, gpu=1, address="0000:32:00")
@@ -431,7 +441,7 @@ def test_two_nodes_with_one_gpu_are_refused(tmp_path):
 
 
 def test_simulated_gpus_are_not_asked_for_their_name_and_say_nothing_of_real_ones(paths):
-    cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
+    cell = dataclasses.replace(CELL, telemetry=Telemetry("auto", 10.0, 0.0))
     write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
     assert "node01 trained on GPUs" in reason(paths, cell)
     for rank in (0, 1):
@@ -450,7 +460,7 @@ def test_a_counter_that_restarts_outside_of_the_measured_steps_is_no_fault(paths
 
 
 @pytest.fixture
-def long_run(paths: records.RunPaths) -> records.RunPaths:
+def long_run(paths: RunPaths) -> RunPaths:
     """A covered run of 30 measured seconds, telemetry from 98 to 135 s."""
     for rank in range(2):
         write_steps(paths, rank, steps=31)
@@ -572,22 +582,22 @@ def test_a_sensor_that_shows_one_value_throughout_is_frozen(long_run, rows, is_f
         assert invalid_reason(long_run, LONG) is None
 
 
-def write_events(paths: records.RunPaths, *rows: tuple[float, str]) -> None:
+def write_events(paths: RunPaths, *rows: tuple[float, str]) -> None:
     """Events of GPU 1."""
     events = [{"unix_time_s": t, "gpu": 1, "event": e, "code": 48} for t, e in rows]
-    paths.gpu_events(NODE).write_text(csv(records.GPU_EVENTS, events), encoding="utf-8")
+    paths.gpu_events(NODE).write_text(csv(GPU_EVENTS, events), encoding="utf-8")
 
 
 TURNS = dataclasses.replace(
     CELL,
-    telemetry=records.Telemetry("nvidia", 10.0, 0.0, interleaved_rates_hz=(0.0, 10.0), block_s=2.0),
+    telemetry=Telemetry("nvidia", 10.0, 0.0, interleaved_rates_hz=(0.0, 10.0), block_s=2.0),
 )
 
 
-def write_blocks(paths: records.RunPaths, *edges: tuple[float, float]) -> None:
+def write_blocks(paths: RunPaths, *edges: tuple[float, float]) -> None:
     """Turns of rates, from one time to another."""
     rows = [{"started_unix_s": a, "ended_unix_s": b, "sample_rate_hz": 0.0} for a, b in edges]
-    paths.sampler_blocks(NODE).write_text(csv(records.SAMPLER_BLOCKS, rows), encoding="utf-8")
+    paths.sampler_blocks(NODE).write_text(csv(SAMPLER_BLOCKS, rows), encoding="utf-8")
 
 
 def test_where_rates_alternate_only_the_blocks_need_cover(paths):
@@ -641,8 +651,8 @@ def test_damage_of_the_drivers_samples_is_found_although_no_gap_needs_them(paths
 
 def test_damage_of_the_hosts_samples_is_found(paths):
     path = paths.host_samples(NODE)
-    empty = "," * (len(records.HOST_SAMPLES) - 1)
-    header = ",".join(column.name for column in records.HOST_SAMPLES)
+    empty = "," * (len(HOST_SAMPLES) - 1)
+    header = ",".join(column.name for column in HOST_SAMPLES)
     path.write_text(f"{header}\n99.0{empty}\n98.0{empty}\n", encoding="utf-8")
     assert reason(paths).startswith(f"{path}, line 3: ")
     path.write_text(f"{header}\n{empty}\n", encoding="utf-8")
@@ -673,8 +683,8 @@ def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
     write_steps(paths, 1, offset_s=1.3)
     assert invalid_reason(paths, cell) is None
     # Ranks of one replica must.
-    record = records.read_record(paths.rank(1), records.RankRecord)
-    records.write_json(paths.rank(1), dataclasses.replace(record, dp_rank=0, tp_rank=1))
+    record = read_record(paths.rank(1), RankRecord)
+    write_json(paths.rank(1), dataclasses.replace(record, dp_rank=0, tp_rank=1))
     assert "ended step 1 0.300 s before" in reason(paths, cell)
 
 
@@ -683,15 +693,15 @@ def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
 
 def rewrite(path: Path, kind: type[Any], **changes: Any) -> None:
     """Change some keys of a record."""
-    records.write_json(path, dataclasses.replace(records.read_record(path, kind), **changes))
+    write_json(path, dataclasses.replace(read_record(path, kind), **changes))
 
 
 @pytest.fixture
-def signed(paths) -> records.RunPaths:
+def signed(paths) -> RunPaths:
     """A run whose sampler and ranks say in which job and on which start of the node they ran."""
     for rank in range(2):
-        rewrite(paths.rank(rank), records.RankRecord, job_id="41", boot_id="aa")
-    rewrite(paths.telemetry_start(NODE), records.TelemetryStart, job_id="41", boot_id="aa")
+        rewrite(paths.rank(rank), RankRecord, job_id="41", boot_id="aa")
+    rewrite(paths.telemetry_start(NODE), TelemetryStart, job_id="41", boot_id="aa")
     assert invalid_reason(paths, CELL) is None
     return paths
 
@@ -707,28 +717,28 @@ def signed(paths) -> records.RunPaths:
 )
 def test_telemetry_or_a_rank_of_another_run_is_refused(signed, of_rank, changes, said):
     if of_rank:
-        rewrite(signed.rank(1), records.RankRecord, **changes)
+        rewrite(signed.rank(1), RankRecord, **changes)
     else:
-        rewrite(signed.telemetry_start(NODE), records.TelemetryStart, **changes)
+        rewrite(signed.telemetry_start(NODE), TelemetryStart, **changes)
     assert [part for part in said if part not in reason(signed)] == []
 
 
 def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):
-    rewrite(signed.rank(1), records.RankRecord, job_id=None, boot_id=None)
+    rewrite(signed.rank(1), RankRecord, job_id=None, boot_id=None)
     assert invalid_reason(signed, CELL) is None
-    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, job_id=None, boot_id=None)
+    rewrite(signed.telemetry_start(NODE), TelemetryStart, job_id=None, boot_id=None)
     assert invalid_reason(signed, CELL) is None
 
 
-def ahead(paths: records.RunPaths, node: str, ahead_s: float, error_s: float = 0.0) -> None:
+def ahead(paths: RunPaths, node: str, ahead_s: float, error_s: float = 0.0) -> None:
     """A node's clock, which was as far ahead before the steps as after them."""
-    readings = [records.ClockReading(time_s, ahead_s, error_s) for time_s in (90.0, 110.0)]
-    records.write_json(paths.clock(node), records.NodeClock(node, *readings))
+    readings = [ClockReading(time_s, ahead_s, error_s) for time_s in (90.0, 110.0)]
+    write_json(paths.clock(node), NodeClock(node, *readings))
 
 
-def on_two_nodes(directory: Path) -> tuple[records.RunPaths, records.Cell]:
+def on_two_nodes(directory: Path) -> tuple[RunPaths, Cell]:
     """A run of one rank on each of two nodes."""
-    paths = records.RunPaths(directory)
+    paths = RunPaths(directory)
     cell = make_cell(
         ranks=2, nodes=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3
     )
@@ -758,9 +768,9 @@ def test_a_clock_whose_comparison_was_lost_is_named(tmp_path):
     paths, cell = on_two_nodes(tmp_path)
     # Earlier versions compared no clocks.
     assert invalid_reason(paths, cell) is None
-    found = records.Precisions("fp32")
+    found = Precisions("fp32")
     for rank in range(2):
-        rewrite(paths.rank(rank), records.RankRecord, precisions=found)
+        rewrite(paths.rank(rank), RankRecord, precisions=found)
     ahead(paths, NODE, 0.0)
     assert paths.clock("node02").name in reason(paths, cell)
     ahead(paths, "node02", 0.0)
@@ -768,10 +778,10 @@ def test_a_clock_whose_comparison_was_lost_is_named(tmp_path):
 
 
 def test_events_that_are_no_regular_file_are_named_and_hide_no_fault(tmp_path):
-    run = records.RunPaths(tmp_path)
+    run = RunPaths(tmp_path)
     run.gpu_events("node1").mkdir(parents=True)
     row = {"unix_time_s": 1.0, "gpu": 0, "event": "lost", "code": None}
-    run.gpu_events("node2").write_text(csv(records.GPU_EVENTS, [row]), encoding="utf-8")
+    run.gpu_events("node2").write_text(csv(GPU_EVENTS, [row]), encoding="utf-8")
     (fault,), (damaged,) = gpu_faults.find(run)
     assert (fault.node, fault.gpu) == ("node2", 0)
     assert str(run.gpu_events("node1")) in damaged

@@ -17,7 +17,11 @@ import pytest
 from tests.disks import small_disk
 from tests.telemetry.cells import NODE, REPOSITORY, make_cell, read_rows, refusal, wait_for
 from tests.telemetry.nvml import Node
-from workflow_lib import records
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryEnd
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 Start = Callable[..., subprocess.Popen[str]]
 Row = dict[str, str]
@@ -71,7 +75,7 @@ def test_a_killed_sampler_loses_a_second_at_most(tmp_path, nvml_library, sampler
 
 
 def test_the_blocks_of_a_killed_sampler_reach_to_the_last_that_ended(tmp_path, sampler):
-    paths = records.RunPaths(tmp_path)
+    paths = RunPaths(tmp_path)
     process = sampler(tmp_path, make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0))
     wait_for(paths.telemetry_ready(NODE), process)
     time.sleep(2.6)
@@ -84,8 +88,8 @@ def test_the_blocks_of_a_killed_sampler_reach_to_the_last_that_ended(tmp_path, s
 
 
 def test_a_sampler_ends_when_its_parent_has_died(tmp_path):
-    paths = records.RunPaths(tmp_path)
-    records.write_json(paths.cell, make_cell())
+    paths = RunPaths(tmp_path)
+    write_json(paths.cell, make_cell())
     parent = subprocess.Popen(
         [
             sys.executable,
@@ -112,7 +116,7 @@ def test_a_sampler_ends_when_its_parent_has_died(tmp_path):
 
 def test_a_full_disk_ends_it_with_a_message(tmp_path, sampler):
     with small_disk(tmp_path / "disk") as disk:
-        paths = records.RunPaths(disk)
+        paths = RunPaths(disk)
         process = sampler(disk, make_cell(ranks=8, rate_hz=50.0))
         _, message = process.communicate(timeout=120)
         assert process.returncode == 1
@@ -130,8 +134,8 @@ def test_a_full_disk_ends_it_with_a_message(tmp_path, sampler):
 def test_files_that_may_not_grow_end_it_with_a_message(tmp_path):
     # No file may grow beyond 16 KiB: to the sampler as good as a quota, and to the test a certain
     # one. The signal that comes with it is ignored, so that the write fails instead.
-    paths = records.RunPaths(tmp_path)
-    records.write_json(paths.cell, make_cell(rate_hz=50.0))
+    paths = RunPaths(tmp_path)
+    write_json(paths.cell, make_cell(rate_hz=50.0))
     code = (
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -156,15 +160,15 @@ def test_files_that_may_not_grow_end_it_with_a_message(tmp_path):
 
 def test_a_directory_that_may_not_be_written_is_one_clear_message(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
-        paths = records.RunPaths(disk)
-        records.write_json(paths.cell, make_cell())
+        paths = RunPaths(disk)
+        write_json(paths.cell, make_cell())
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert f"{paths.telemetry}: Read-only" in refusal(paths)
 
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_directory_that_is_taken_away_ends_it_with_a_message(tmp_path, sampler, moved):
-    paths = records.RunPaths(tmp_path / "run")
+    paths = RunPaths(tmp_path / "run")
     process = sampler(paths.directory, make_cell())
     wait_for(paths.telemetry_ready(NODE), process)
     aside = tmp_path / "aside"
@@ -178,7 +182,7 @@ def test_a_directory_that_is_taken_away_ends_it_with_a_message(tmp_path, sampler
     assert not paths.directory.exists()
     if moved:
         # What was sampled until then is in the files where they are now.
-        assert len(read_rows(records.RunPaths(aside).gpu_samples(NODE))) > 10
+        assert len(read_rows(RunPaths(aside).gpu_samples(NODE))) > 10
 
 
 @pytest.fixture(scope="session")
@@ -196,7 +200,7 @@ def wall_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sampled_with_clock_set(
-    paths: records.RunPaths, sampler: Start, wall_clock: Path, cell: records.Cell, step_s: int
+    paths: RunPaths, sampler: Start, wall_clock: Path, cell: Cell, step_s: int
 ) -> float:
     """Sample, and set the sampler's clock after a second. Returns when that was."""
     offset = paths.directory / "offset"
@@ -217,7 +221,7 @@ def sampled_with_clock_set(
 
 @pytest.mark.parametrize("step_s", [-3600, 3600])
 def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(tmp_path, wall_clock, sampler, step_s):
-    paths = records.RunPaths(tmp_path)
+    paths = RunPaths(tmp_path)
     cell = make_cell(rate_hz=20.0)
     set_unix_s = sampled_with_clock_set(paths, sampler, wall_clock, cell, step_s)
     # Rows before the step have the one time and those after it the other; without the step, they
@@ -233,7 +237,7 @@ def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(tmp_path, wall_clock
     host = [float(row["unix_time_s"]) for row in read_rows(paths.host_samples(NODE))]
     assert sum(abs(at - set_unix_s) > 1800 for at in host) >= 2
     # Deadlines are the monotonic clock's, which was not set.
-    ended = records.read_record(paths.telemetry_end(NODE), records.TelemetryEnd)
+    ended = read_record(paths.telemetry_end(NODE), TelemetryEnd)
     sampled = len(times(read_rows(paths.gpu_samples(NODE)), "0"))
     assert ended.samples == sampled
     lasted_s = true_times[-1] - true_times[0]
@@ -241,7 +245,7 @@ def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(tmp_path, wall_clock
 
 
 def test_a_clock_that_is_set_back_begins_another_block(tmp_path, wall_clock, sampler):
-    paths = records.RunPaths(tmp_path)
+    paths = RunPaths(tmp_path)
     cell = make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0)
     set_unix_s = sampled_with_clock_set(paths, sampler, wall_clock, cell, -3600)
     started = [float(row["started_unix_s"]) for row in read_rows(paths.sampler_blocks(NODE))]

@@ -19,15 +19,18 @@ import pytest
 
 from tests.telemetry.cells import NODE, REPOSITORY, make_cell, wait_for
 from tests.telemetry.nvml import Script
-from workflow_lib import records
-from workflow_lib.records import NodeLimits, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import NodeLimits, TelemetryStart
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 TIMEOUT_S = 120.0
 
 
 def limited(
     power_limits_w: tuple[int, ...] = (500, 600), clock_limits_mhz: tuple[int, ...] = ()
-) -> records.Cell:
+) -> Cell:
     """A cell that asks for limits on two GPUs."""
     cell = make_cell(source="nvidia")
     training = dataclasses.replace(
@@ -81,12 +84,12 @@ class Machine:
         )
         return self._started[-1]
 
-    def hold(self, cell: records.Cell, paths: RunPaths | None = None) -> subprocess.Popen[str]:
+    def hold(self, cell: Cell, paths: RunPaths | None = None) -> subprocess.Popen[str]:
         paths = paths or self.paths
-        records.write_json(paths.cell, cell)
+        write_json(paths.cell, cell)
         return self.start("limits", "hold", str(paths.cell))
 
-    def held(self, cell: records.Cell) -> subprocess.Popen[str]:
+    def held(self, cell: Cell) -> subprocess.Popen[str]:
         """As hold, once the limits are in force."""
         process = self.hold(cell)
         wait_for(self.paths.limits_ready(NODE), process)
@@ -95,7 +98,7 @@ class Machine:
     def another_run(self) -> RunPaths:
         """The next run on this node, which asks for no limits."""
         paths = RunPaths(self.paths.directory.parent / "other")
-        records.write_json(paths.cell, make_cell(source="nvidia"))
+        write_json(paths.cell, make_cell(source="nvidia"))
         return paths
 
     def stop(self, process: subprocess.Popen[str]) -> None:
@@ -120,7 +123,7 @@ class Machine:
 
     @property
     def record(self) -> NodeLimits:
-        return records.read_record(self.paths.node_limits(NODE), NodeLimits)
+        return read_record(self.paths.node_limits(NODE), NodeLimits)
 
     def close(self) -> None:
         for process in self._started:
@@ -187,7 +190,7 @@ def test_telemetry_shows_the_limit_that_is_in_force(machine):
     wait_for(machine.paths.telemetry_ready(NODE), watching)
     machine.stop(process)
     assert watching.wait(TIMEOUT_S) == 0
-    started = records.read_record(machine.paths.telemetry_start(NODE), records.TelemetryStart)
+    started = read_record(machine.paths.telemetry_start(NODE), TelemetryStart)
     assert [gpu["power_limit_w"] for gpu in started.gpus] == [500.0, 600.0]
 
 
@@ -253,7 +256,7 @@ def test_the_next_job_gives_back_what_a_killed_one_left(machine):
     watching = machine.start("__main__", str(other.cell))
     wait_for(other.telemetry_ready(NODE), watching)
     assert machine.in_force == AS_BEFORE
-    started = records.read_record(other.telemetry_start(NODE), records.TelemetryStart)
+    started = read_record(other.telemetry_start(NODE), TelemetryStart)
     assert [gpu["power_limit_w"] for gpu in started.gpus] == [700.0, 700.0]
     assert machine.record.restored_unix_s is not None
 

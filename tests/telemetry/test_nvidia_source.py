@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.telemetry.nvml import ACTIVITY, Played
-from workflow_lib import records
 from workflow_lib.records.columns import sampled
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 from workflow_lib.telemetry.polling import Poll, PolledSource
 from workflow_lib.telemetry.source import (
@@ -269,7 +269,7 @@ def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: P
                 seconds[gpu, column].append(second)
     periods = {
         name: column.period_s
-        for name, column in sampled(records.GPU_COUNTERS).items()
+        for name, column in sampled(GPU_COUNTERS).items()
         if name not in source.missing and name != "energy_age_s"
     }
     assert (periods["throttle_power_cap_s"], periods["memory_used_bytes"]) == (10, 10)

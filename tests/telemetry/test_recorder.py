@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.telemetry import recorder
 from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.recorder import EnergyChanges, Recorder

@@ -13,14 +13,18 @@ from collections.abc import Callable
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
-from workflow_lib import records
+from workflow_lib.records.cell import Telemetry
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryEnd
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import SAMPLER_BLOCKS
 from workflow_lib.telemetry.schedule import Block, Deadlines, block_at, check_rates, rate_of_block
 from workflow_lib.telemetry.source import TelemetryError
 
 Start = Callable[..., subprocess.Popen[str]]
 
 RATES_HZ = (0.0, 1.0, 10.0, 50.0)
-ALTERNATING = records.Telemetry("simulated", 10.0, 0.0, RATES_HZ, block_s=5.0)
+ALTERNATING = Telemetry("simulated", 10.0, 0.0, RATES_HZ, block_s=5.0)
 #: some day of 2026
 FIRST_BLOCK = 355_000_000 * 4
 
@@ -65,7 +69,7 @@ def test_a_block_is_a_span_of_the_wall_clock():
 
 
 def test_without_turns_there_is_one_block_for_ever():
-    telemetry = records.Telemetry("simulated", 10.0, 0.0)
+    telemetry = Telemetry("simulated", 10.0, 0.0)
     assert block_at(telemetry, 7, 5000.0) == Block(10.0)
     assert Block(10.0).holds(0.0)
     assert Block(10.0).holds(1e12)
@@ -88,12 +92,12 @@ def test_turns_need_a_length(block_s):
 
 def test_rates_within_bounds_are_taken():
     check_rates(ALTERNATING)
-    check_rates(records.Telemetry("simulated", 0.05, 0.0))
-    check_rates(records.Telemetry("simulated", 50.0, 0.0))
+    check_rates(Telemetry("simulated", 0.05, 0.0))
+    check_rates(Telemetry("simulated", 50.0, 0.0))
 
 
 def test_a_samplers_rate_alternates(tmp_path, sampler):
-    paths = records.RunPaths(tmp_path)
+    paths = RunPaths(tmp_path)
     cell = make_cell(interleaved_rates_hz=(0.0, 20.0), block_s=1.0)
     process = sampler(tmp_path, cell)
     wait_for(paths.telemetry_ready(NODE), process)
@@ -103,7 +107,7 @@ def test_a_samplers_rate_alternates(tmp_path, sampler):
     assert process.wait(60) == 0
 
     blocks = read_rows(paths.sampler_blocks(NODE))
-    assert list(blocks[0]) == [column.name for column in records.SAMPLER_BLOCKS]
+    assert list(blocks[0]) == [column.name for column in SAMPLER_BLOCKS]
     times = [float(row["unix_time_s"]) for row in read_rows(paths.gpu_samples(NODE))]
     # The first and the last reading belong to no block.
     times = times[2:-2]
@@ -134,7 +138,7 @@ def test_a_samplers_rate_alternates(tmp_path, sampler):
     # Blocks leave no time out but what it takes to go from one to the next.
     for before, after in itertools.pairwise(blocks):
         assert 0 <= float(after["started_unix_s"]) - float(before["ended_unix_s"]) < 0.5
-    ended = records.read_record(paths.telemetry_end(NODE), records.TelemetryEnd)
+    ended = read_record(paths.telemetry_end(NODE), TelemetryEnd)
     assert ended.samples == 2 + sum(int(row["ticks"]) for row in blocks)
 
 

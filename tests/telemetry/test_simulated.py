@@ -8,15 +8,21 @@ import statistics
 import pytest
 
 from tests.telemetry.cells import make_cell
-from workflow_lib import records
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.telemetry_columns import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
+    GPU_SAMPLES,
+    POWER_SAMPLES,
+)
 from workflow_lib.telemetry.choice import simulated
 from workflow_lib.telemetry.source import Value
 
-TABLES = (records.GPU_SAMPLES, records.GPU_COUNTERS, records.POWER_SAMPLES, records.GPU_EVENTS)
+TABLES = (GPU_SAMPLES, GPU_COUNTERS, POWER_SAMPLES, GPU_EVENTS)
 
 
 def series(
-    cell: records.Cell, load: float, seconds: float, rate_hz: float = 10.0
+    cell: Cell, load: float, seconds: float, rate_hz: float = 10.0
 ) -> list[list[dict[str, Value]]]:
     """Readings at a constant load: one list a GPU."""
     source = simulated(cell, "node01", lambda: load)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.records import SAMPLER_BLOCKS
+from workflow_lib.records.telemetry_columns import SAMPLER_BLOCKS
 from workflow_lib.telemetry import files
 from workflow_lib.telemetry.files import SampleFile, Writing
 from workflow_lib.telemetry.source import TelemetryError

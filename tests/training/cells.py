@@ -6,7 +6,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry, Training
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 GPT = Model("gpt-test", "gpt", 4, 64, 256, 4, 4, 64, 257, 128)
 LLAMA = Model("llama-test", "llama", 4, 64, 192, 4, 2, 64, 257, 128)

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
-from workflow_lib.records import Cell, Precisions, RankRecord, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.training import Precisions
 from workflow_lib.trainers.native.data import SyntheticTokens
 from workflow_lib.trainers.native.device import Device
 from workflow_lib.trainers.native.loop import Run

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from tests.training.ranks import on_every_rank
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
 from workflow_lib.trainers.native.generation import GenerationEngine

@@ -15,7 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.training.ranks import on_every_rank
-from workflow_lib.records import Cell, Model, Training
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.model import Decoder, parts
 from workflow_lib.trainers.native.weights import Weights

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tests.training.ranks import on_every_rank
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers import engines
 from workflow_lib.trainers.native import device as devices
 from workflow_lib.trainers.native import mesh as meshes

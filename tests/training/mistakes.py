@@ -12,7 +12,7 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from tests.training.ranks import on_every_rank
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers import engines
 from workflow_lib.trainers.deepspeed import engine as with_deepspeed
 from workflow_lib.trainers.native import device as devices

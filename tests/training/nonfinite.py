@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.training.ranks import on_every_rank
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers import engines
 from workflow_lib.trainers.native import device as devices
 from workflow_lib.trainers.native import mesh as meshes

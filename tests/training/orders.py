@@ -11,7 +11,7 @@ from torch.distributed.pipelining.schedules import (
     _ComputationType,
 )
 
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.trainers.native.pipeline import one_forward_one_backward
 
 SCHEDULES = {"zero-bubble": ScheduleInterleavedZeroBubble, "zero-bubble-v": ScheduleZBVZeroBubble}

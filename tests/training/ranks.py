@@ -17,7 +17,9 @@ from typing import Any
 import torch.distributed as dist
 
 from tests.training import gpus
-from workflow_lib.records import Cell, read_record, write_json
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.trainers.capabilities import refusal
 from workflow_lib.trainers.native import device as devices
 from workflow_lib.trainers.native.launch import detect

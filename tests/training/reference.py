@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from tests.training.cells import cell
-from workflow_lib.records import Cell, Model
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.model import Model
 from workflow_lib.trainers.native.data import TokenFile, step_batches
 from workflow_lib.trainers.native.mesh import single_process
 from workflow_lib.trainers.native.model import Decoder, parts

@@ -7,7 +7,7 @@ import pytest
 from research.pages import backends
 from tests.training import test_equality, test_float8, test_generation
 from tests.training.cells import LLAMA, MIXTRAL, cell
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.trainers.capabilities import BACKENDS, refusal
 
 STUDY = backends.the_study()

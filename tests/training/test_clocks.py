@@ -15,7 +15,11 @@ from dataclasses import replace
 import pytest
 
 from tests.training.cells import GPT, cell
-from workflow_lib.records import Degrees, NodeClock, RunPaths, read_record, write_json
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import NodeClock
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.trainers.native import clocks
 
 TOKEN = b"0123456789abcdef"

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.training.cells import LLAMA, cell
-from workflow_lib.records import Data, Degrees, coordinates
+from workflow_lib.records.cell import Data
+from workflow_lib.records.degrees import Degrees, coordinates
 from workflow_lib.trainers.native.data import (
     DataError,
     SyntheticTokens,

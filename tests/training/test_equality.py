@@ -16,7 +16,7 @@ import pytest
 from tests.training import gpus
 from tests.training.cells import named
 from tests.training.reference import reference
-from workflow_lib.records import precisions_of
+from workflow_lib.records.training import precisions_of
 from workflow_lib.trainers.native.tokenize import byte_tokenizer, tokenize
 
 #: what trains a layout: `make test`, `make test-older-cpu` too, or `make equality` alone

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workflow_lib.records import Outcome
+from workflow_lib.records.outcomes import Outcome
 from workflow_lib.trainers.native.failures import NonfiniteLoss, describe, outcome_of
 from workflow_lib.trainers.native.optimizer import NonfiniteGradient
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.training import gpus
 from tests.training.cells import GPT, LLAMA, MODERN, NEOX, TRAINING, named
 from tests.training.reference import reference
-from workflow_lib.records import precisions_of
+from workflow_lib.records.training import precisions_of
 from workflow_lib.trainers.native.float8 import Float8Map, convert, precision_of_products
 from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.trainers.native.mesh import single_process

@@ -15,7 +15,7 @@ from tests.training.generated import generated
 from tests.training.test_model import logits
 from tests.training.test_peer_models import LIKE, peer_of
 from tests.training.test_program import rows, run
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches
 from workflow_lib.trainers.native.generation import GenerationEngine
 from workflow_lib.trainers.native.key_value_cache import KeyValueCache, Place

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.training.cells import HARDWARE
-from workflow_lib.records import Degrees, Telemetry
+from workflow_lib.records.cell import Telemetry
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.trainers.native import device
 from workflow_lib.trainers.native.launch import Launch, check, detect
 

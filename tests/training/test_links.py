@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workflow_lib.records import LinkReading
+from workflow_lib.records.nodes import LinkReading
 from workflow_lib.telemetry.source import UnreadableError
 from workflow_lib.trainers.native import links
 from workflow_lib.trainers.native.device import Device

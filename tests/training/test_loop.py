@@ -13,7 +13,7 @@ import torch
 from tests.training.cells import cell
 from tests.training.fakes import Fake, run_of
 from workflow_lib.analysis.traces.reading import read_trace
-from workflow_lib.records import Precisions
+from workflow_lib.records.training import Precisions
 from workflow_lib.trainers.native import loop
 from workflow_lib.trainers.native.loop import train
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.training.cells import GPT, LLAMA, MODELS, MODERN, TRAINING
 from workflow_lib.formulas import parameters
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.trainers.native.layers import OutputHead, RMSNorm, TokenEmbedding
 from workflow_lib.trainers.native.mesh import single_process
 from workflow_lib.trainers.native.model import (

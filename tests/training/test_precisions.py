@@ -10,7 +10,10 @@ import pytest
 from tests.training.cells import cell, named
 from tests.training.fakes import Fake, run_of
 from tests.training.mistakes import MISTAKES
-from workflow_lib.records import Degrees, Precisions, RankRecord, precisions_of, read_record
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.files import read_record
+from workflow_lib.records.training import Precisions, precisions_of
 from workflow_lib.trainers.native.loop import train
 from workflow_lib.trainers.native.precisions import WrongPrecision, checked
 

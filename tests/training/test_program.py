@@ -23,20 +23,14 @@ import pytest
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.launch.outcome import classify
-from workflow_lib.records import (
-    STEPS,
-    Data,
-    Degrees,
-    ErrorRecord,
-    JobState,
-    Outcome,
-    RankRecord,
-    RunPaths,
-    node_name,
-    precisions_of,
-    read_record,
-    write_json,
-)
+from workflow_lib.records.cell import Data
+from workflow_lib.records.contract import STEPS, RankRecord
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import ErrorRecord, JobState, Outcome
+from workflow_lib.records.paths import RunPaths, node_name
+from workflow_lib.records.training import precisions_of
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.trainers.native.tokenize import byte_tokenizer, tokenize
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from tests.training.ranks import on_every_rank
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers.native import expert_exchange, sharding
 from workflow_lib.trainers.native import mesh as meshes
 from workflow_lib.trainers.native.data import SyntheticTokens, step_batches

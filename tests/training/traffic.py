@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.training.ranks import on_every_rank
-from workflow_lib.records import Cell, group_members
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.degrees import group_members
 from workflow_lib.trainers import engines
 from workflow_lib.trainers.native import device as devices
 from workflow_lib.trainers.native import mesh as meshes

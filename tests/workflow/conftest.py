@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 PARTS = ("Snakefile", "workflow", "rules", "profiles", "config", "envs", "workflow_lib")

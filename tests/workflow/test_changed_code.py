@@ -8,7 +8,9 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.workflow.test_local import started
-from workflow_lib.records import EndedRecord, Outcome, OutcomeRecord, RankRecord, read_record
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import EndedRecord, Outcome, OutcomeRecord
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ import pytest
 from tests.test_docs import PAGES
 from tests.workflow.conftest import copy
 from workflow_lib import check
-from workflow_lib.records import CheckPaths, CheckRecord, write_json
+from workflow_lib.records.checks import CheckPaths, CheckRecord
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.study import load_study, lookup
 
 #: in backticks, or a line of a block of commands

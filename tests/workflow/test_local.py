@@ -16,16 +16,11 @@ import pytest
 
 from tests.workflow import conftest
 from tests.workflow.conftest import LONGEST_S, SNAKEMAKE, SWEEP
-from workflow_lib.records import (
-    JobRecord,
-    Outcome,
-    OutcomeRecord,
-    RankRecord,
-    RunPaths,
-    TelemetryStart,
-    boot_id,
-    read_record,
-)
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths, boot_id
 
 pytestmark = pytest.mark.slow
 

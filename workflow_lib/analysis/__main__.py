@@ -13,7 +13,8 @@ from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.samples import in_full
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
 from workflow_lib.analysis.traces.of_run import analyse_run, described
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable
 
 

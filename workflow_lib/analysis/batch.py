@@ -12,7 +12,7 @@ from pathlib import Path
 
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.samples import in_full
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 #: runs that a process takes at once
 _CHUNK = 8

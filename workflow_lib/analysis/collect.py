@@ -1,7 +1,7 @@
 """Collects the runs of a plan's cells into the tables of a sweep.
 
-:data:`~workflow_lib.records.TABLES` lists them. ``kernels`` and ``traces`` hold profiled runs, all
-others hold measured runs.
+:data:`~workflow_lib.records.tables.TABLES` lists them. ``kernels`` and ``traces`` hold profiled
+runs, all others hold measured runs.
 
 Every cell of the plan has a row, whatever its outcome, so that failures stay visible.
 
@@ -43,27 +43,17 @@ from workflow_lib.analysis import metrics, samples
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.analysis.run_row import BESIDE_MEASURES
 from workflow_lib.analysis.traces.of_run import profiled_shares
-from workflow_lib.records import (
-    IDENTITY,
-    KERNELS,
-    MEASURES,
-    PLAN,
-    SERIES,
-    STEP_TIMES,
-    TABLES,
-    TRACES,
-    Outcome,
-    OutcomeRecord,
-    RecordError,
-    RunPaths,
-    SweepPaths,
-    bounds,
-    read_json,
-    read_outcome,
-    shown,
-    write_checksums,
-)
+from workflow_lib.records import bounds
+from workflow_lib.records.cell_axes import IDENTITY
+from workflow_lib.records.checksums import write_checksums
+from workflow_lib.records.files import read_json, read_outcome
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.outcomes import Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths, SweepPaths
+from workflow_lib.records.reading import RecordError, shown
 from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
+from workflow_lib.records.tables import PLAN, TABLES
 from workflow_lib.table_files import check_reasons, read_table, schema, table, write_table
 from workflow_lib.words import counted
 

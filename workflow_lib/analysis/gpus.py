@@ -12,9 +12,12 @@ from workflow_lib.analysis.counters import Counted, CountedThrottling, ThrottleS
 from workflow_lib.analysis.known import Known, Values, Why, known, merged, missing_of, over, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, power_limit_w
-from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, GPUS, Hardware, measures
+from workflow_lib.records import measures
+from workflow_lib.records.cell import Hardware
 from workflow_lib.records.columns import sampled
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.tables import GPUS
+from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: no driver lets mean power exceed a limit by so much; sensors are off by up to 5 %

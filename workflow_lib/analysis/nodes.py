@@ -22,10 +22,13 @@ from workflow_lib.analysis.integrals import Floats
 from workflow_lib.analysis.known import Known, Values, known, missing_of, over, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
-from workflow_lib.records import HOST_SAMPLES, UNUSED_GPUS, Hardware, measures
+from workflow_lib.records import measures
+from workflow_lib.records.cell import Hardware
 from workflow_lib.records.columns import Kind, sampled
 from workflow_lib.records.measures import Reading
 from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.records.tables import UNUSED_GPUS
+from workflow_lib.records.telemetry_columns import HOST_SAMPLES
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 _NAMES = tuple(column.name for column in UNUSED_GPUS if column.name not in ("cell", "run"))
@@ -98,16 +101,16 @@ _NOT_COUNTED = Counted(None, Reason("counter_not_asked"))
 class Node:
     """The rows of a node, of its GPUs that ranks used, and of its other GPUs."""
 
-    #: rows of :data:`~workflow_lib.records.GPUS`, less ``cell`` and ``run``
+    #: rows of :data:`~workflow_lib.records.tables.GPUS`, less ``cell`` and ``run``
     gpus: tuple[dict[str, Any], ...]
-    #: a row of :data:`~workflow_lib.records.NODES`, less the same
+    #: a row of :data:`~workflow_lib.records.tables.NODES`, less the same
     row: dict[str, Any]
     #: each GPU → the one that reports the power of its package
     power_sensors: Mapping[int, int]
     #: phase of the steps → energy in J of the power-reporting GPUs; not valid where one of their
     #: rows lacks energy_j
     phase_energy_j: Mapping[str, float] = field(default_factory=dict)
-    #: rows of :data:`~workflow_lib.records.UNUSED_GPUS`, less ``cell`` and ``run``
+    #: rows of :data:`~workflow_lib.records.tables.UNUSED_GPUS`, less ``cell`` and ``run``
     unused: tuple[dict[str, Any], ...] = ()
 
 

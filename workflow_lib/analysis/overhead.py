@@ -26,8 +26,12 @@ from workflow_lib.analysis import metrics
 from workflow_lib.analysis.samples import read_rows
 from workflow_lib.analysis.steps import corrected, read_clocks
 from workflow_lib.intervals import students_t
-from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.records.tables import OVERHEAD
+from workflow_lib.records.telemetry_columns import SAMPLER_BLOCKS
 
 #: fewer pairs do not show their own spread well enough for an interval
 _FEWEST_PAIRS = 4

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from workflow_lib import commands
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 
 _UNREADABLE = 3
 #: each thread of polars takes address space, so there is one; and the package is found from any

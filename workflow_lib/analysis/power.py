@@ -11,14 +11,11 @@ from workflow_lib.analysis.known import COMBINE, Known, Values, combined, known
 from workflow_lib.analysis.nodes import Node
 from workflow_lib.analysis.recordings import Recording
 from workflow_lib.analysis.steps import Steps
-from workflow_lib.records import (
-    MEASURES,
-    Cell,
-    CoolDown,
-    RunPaths,
-    TelemetryStart,
-    read_if_there,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_if_there
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.nodes import CoolDown, TelemetryStart
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reasons import Reason
 
 

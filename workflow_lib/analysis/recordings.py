@@ -22,24 +22,20 @@ from workflow_lib.analysis.integrals import Integrals, Numbers, best_power
 from workflow_lib.analysis.known import Known
 from workflow_lib.analysis.samples import read_files
 from workflow_lib.analysis.steps import corrected, read_clocks
-from workflow_lib.records import (
+from workflow_lib.records import measures
+from workflow_lib.records.columns import Column, sampled
+from workflow_lib.records.files import read_if_there, read_record
+from workflow_lib.records.nodes import NodeClock, TelemetryEnd, TelemetryStart
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.reasons import Reason
+from workflow_lib.records.telemetry_columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
     POWER_SAMPLES,
-    Column,
-    NodeClock,
-    RecordError,
-    RunPaths,
-    TelemetryEnd,
-    TelemetryStart,
-    measures,
-    read_if_there,
-    read_record,
 )
-from workflow_lib.records.columns import sampled
-from workflow_lib.records.reasons import Reason
 from workflow_lib.table_files import schema
 
 

@@ -38,24 +38,16 @@ from workflow_lib.analysis.run_row import counts_of_rank, link_values, run_row, 
 from workflow_lib.analysis.series import series_rows, step_rows
 from workflow_lib.analysis.steady_state import steady_state
 from workflow_lib.analysis.steps import Steps, clock_values, read_steps
-from workflow_lib.records import (
-    SERIES,
-    STEP_TIMES,
-    Cell,
-    CoolDown,
-    OrderRecord,
-    Outcome,
-    OutcomeRecord,
-    RecordError,
-    RunPaths,
-    TelemetryStart,
-    read_if_there,
-    read_outcome,
-    read_record,
-    write_checksums,
-    write_json,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.checksums import write_checksums
+from workflow_lib.records.files import read_if_there, read_outcome, read_record
+from workflow_lib.records.nodes import CoolDown, TelemetryStart
+from workflow_lib.records.outcomes import OrderRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.run_tables import SERIES, STEP_TIMES
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.table_files import schema, table, write_table
 
 _ALTERNATED = Reason("rates_alternate")

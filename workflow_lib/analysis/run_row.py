@@ -17,22 +17,17 @@ from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import Known, Values, Why, known, missing_of
 from workflow_lib.analysis.steps import Steps, corrected, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
-from workflow_lib.records import (
-    MEASURES,
-    NOT_TOLD,
-    RUNS,
-    Cell,
-    LinkCount,
-    NodeClock,
-    OutcomeRecord,
-    Precision,
-    RankRecord,
-    RunPaths,
-    identity,
-    inapplicable,
-    read_if_there,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.cell_axes import identity
+from workflow_lib.records.contract import NOT_TOLD, RankRecord
+from workflow_lib.records.files import read_if_there
+from workflow_lib.records.measures import MEASURES, inapplicable
+from workflow_lib.records.nodes import LinkCount, NodeClock
+from workflow_lib.records.outcomes import OutcomeRecord
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.tables import RUNS
+from workflow_lib.records.training import Precision
 
 #: column → field of LinkReading
 COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}

@@ -16,17 +16,11 @@ from typing import NoReturn
 import numpy as np
 import polars as pl
 
-from workflow_lib.records import (
-    Column,
-    RecordError,
-    RunPaths,
-    bounds,
-    ranges,
-    read_bytes,
-    said,
-    shown,
-)
-from workflow_lib.records.reading import read_header, read_row
+from workflow_lib.records import bounds, ranges
+from workflow_lib.records.columns import Column
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError, read_bytes, read_header, read_row, shown
+from workflow_lib.records.whole_files import error_text
 from workflow_lib.table_files import schema
 
 
@@ -46,7 +40,7 @@ def of_run(paths: RunPaths) -> Iterator[None]:
 
 def in_full(error: Exception) -> str:
     """An error's message with its notes, joined by semicolons."""
-    return "; ".join([said(error), *getattr(error, "__notes__", ())])
+    return "; ".join([error_text(error), *getattr(error, "__notes__", ())])
 
 
 #: what polars leaves out, and nobody writes: fields of blanks, and carriage returns within a line

@@ -24,9 +24,11 @@ from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
-from workflow_lib.records import GPU_SAMPLES, SERIES, SERIES_POINTS, Cell, Hardware
+from workflow_lib.records.cell import Cell, Hardware
 from workflow_lib.records.columns import sampled
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.run_tables import SERIES, SERIES_POINTS
+from workflow_lib.records.telemetry_columns import GPU_SAMPLES
 from workflow_lib.table_files import schema
 from workflow_lib.words import counted as in_words
 

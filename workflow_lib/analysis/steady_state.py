@@ -32,7 +32,7 @@ from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.intervals.change import FEWEST_VALUES, Estimate, change
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.records.reasons import Reason
 from workflow_lib.words import counted
 

@@ -19,17 +19,12 @@ import polars as pl
 from workflow_lib.analysis.known import Values, Why
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_files
-from workflow_lib.records import (
-    STEPS,
-    STEPS_REQUIRED,
-    Cell,
-    NodeClock,
-    RankRecord,
-    RecordError,
-    RunPaths,
-    read_if_there,
-    read_record,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import STEPS, STEPS_REQUIRED, RankRecord
+from workflow_lib.records.files import read_if_there, read_record
+from workflow_lib.records.nodes import NodeClock
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason
 
 
@@ -75,7 +70,7 @@ class Steps:
 
     ranks: tuple[RankRecord, ...]
     #: every row of every rank, warm-up included, with ``rank`` and ``dp_rank`` beside
-    #: :data:`~workflow_lib.records.STEPS`
+    #: :data:`~workflow_lib.records.contract.STEPS`
     rows: pl.DataFrame
     #: rows of the steps that count: the measured ones
     measured: pl.DataFrame

@@ -17,8 +17,8 @@ from workflow_lib.archive.rebuild import described, find_archive, rebuild
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.checkout import CheckoutError
 from workflow_lib.options import add_config, add_results
-from workflow_lib.records import RecordError, bounds, said
-from workflow_lib.safety import printable
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error
 from workflow_lib.study import ConfigError
 from workflow_lib.words import counted
 
@@ -73,11 +73,7 @@ def main(
     try:
         return _pack(chosen) if chosen.command == "pack" else _rebuild(chosen)
     except (ArchiveError, CheckoutError, ConfigError, RecordError, OSError) as error:
-        print(
-            printable(f"{chosen.command}: {said(error)}", bounds.MESSAGE_LETTERS.most),
-            file=sys.stderr,
-        )
-        return 1
+        return report_error(chosen.command, error)
 
 
 def _day(text: str) -> date:

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from workflow_lib.records import bounds, whole_file
+from workflow_lib.records import bounds
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.safety import printable
 
 DECLARATION_NAME = "bagit.txt"

@@ -14,7 +14,8 @@ from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.cells import Sweep
-from workflow_lib.records import RecordError, RunPaths
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page import write_page
 from workflow_lib.study import Study

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from workflow_lib.archive import versions
 from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product
-from workflow_lib.records import TABLES
+from workflow_lib.records.tables import TABLES
 from workflow_lib.words import counted
 
 METADATA_NAME = "ro-crate-metadata.json"

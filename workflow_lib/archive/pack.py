@@ -15,8 +15,9 @@ from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
 from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
 from workflow_lib.cells import Sweep, expand_study
-from workflow_lib.records import PLAN, RUNS, TABLES, OutcomeRecord, read_outcome
-from workflow_lib.records.files import ARCHIVE_FORMAT
+from workflow_lib.records.files import ARCHIVE_FORMAT, read_outcome
+from workflow_lib.records.outcomes import OutcomeRecord
+from workflow_lib.records.tables import PLAN, RUNS, TABLES
 from workflow_lib.study import load_study, lookup
 from workflow_lib.table_files import read_table
 

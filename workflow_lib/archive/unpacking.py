@@ -27,8 +27,9 @@ from workflow_lib.archive.bag import (
     TAG_MANIFEST_NAME,
     ArchiveError,
 )
-from workflow_lib.records import bounds, open_file, shown
+from workflow_lib.records import bounds
 from workflow_lib.records.files import ARCHIVE_FORMAT, newer
+from workflow_lib.records.reading import open_file, shown
 from workflow_lib.words import counted
 
 #: how many problems one message lists at most

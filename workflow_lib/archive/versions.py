@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import workflow_lib
-from workflow_lib.records import RecordError, bounds, read_json, shown
+from workflow_lib.records import bounds
+from workflow_lib.records.files import read_json
+from workflow_lib.records.reading import RecordError, shown
 
 NAME = "versions.json"
 #: how many letters of a name or version from another user's file are shown

@@ -19,7 +19,10 @@ from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS
 from workflow_lib.options import add_meters
-from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, said, whole_file
+from workflow_lib.records.claims_table import CLAIMS
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error, whole_file
 from workflow_lib.report.figures.html import address
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_ledger, load_meters, load_study, remedy
@@ -111,8 +114,7 @@ def main(
     try:
         counts = write(chosen.claims, chosen.sweeps, chosen.output, chosen.project, chosen.meters)
     except (ConfigError, RecordError, OSError) as error:
-        print(printable(f"claims: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
-        return 1
+        return report_error("claims", error)
     print(counts)
     print(chosen.output / "claims.html")
     return 0

@@ -22,8 +22,8 @@ from workflow_lib.comparison.measures import (
 from workflow_lib.comparison.verdicts import rows as compared
 from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import differences
-from workflow_lib.records import MEASURES, cell_axes
-from workflow_lib.records.measures import PROFILED
+from workflow_lib.records import cell_axes
+from workflow_lib.records.measures import MEASURES, PROFILED
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, in_words
 from workflow_lib.report.figures.numbers import significant

@@ -12,7 +12,7 @@ from workflow_lib.claims.verdicts import Verdict
 from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
-from workflow_lib.records import CLAIMS
+from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.labels import labels
 from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.report.figures.cell_names import marked

@@ -8,8 +8,11 @@ from pathlib import Path
 
 from workflow_lib.comparison.sensors import Errors
 from workflow_lib.comparison.sides import Side, of_gpus, read_side
-from workflow_lib.records import GPUS, OVERHEAD, Outcome, RecordError, SweepPaths
 from workflow_lib.records.measures import PROFILED
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import GPUS, OVERHEAD
 from workflow_lib.report.figures.cell_names import Row, completed_runs
 from workflow_lib.table_files import read_table
 

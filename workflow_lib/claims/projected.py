@@ -17,7 +17,9 @@ from workflow_lib.comparison.measures import RATIO
 from workflow_lib.config import ClaimTest
 from workflow_lib.projection import planned
 from workflow_lib.projection.planned import Projected
-from workflow_lib.records import MEASURES, Outcome, identity
+from workflow_lib.records.cell_axes import identity
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.outcomes import Outcome
 from workflow_lib.report.figures.cell_names import Row
 
 _ASSUMES = (

@@ -24,7 +24,8 @@ from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import mover
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.intervals.mover import Ends
-from workflow_lib.records import MEASURES, Measure, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.report.figures.cell_names import Row
 
 #: what the names of columns of the second pair begin with

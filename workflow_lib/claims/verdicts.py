@@ -23,8 +23,7 @@ from workflow_lib.claims.contrasts import VALUE
 from workflow_lib.claims.ratio_of_ratios import of_two_pairs
 from workflow_lib.comparison.measures import DIFFERENCE, RATIO, difference_unit
 from workflow_lib.config import ClaimTest
-from workflow_lib.records import MEASURES, Measure
-from workflow_lib.records.measures import PROFILED
+from workflow_lib.records.measures import MEASURES, PROFILED, Measure
 from workflow_lib.report.figures.numbers import significant
 
 Verdict = Literal["supported", "contradicted", "undecided", "not_testable"]

@@ -13,8 +13,8 @@ from pathlib import Path
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.comparison.compare import compare
 from workflow_lib.options import add_meters
-from workflow_lib.records import RecordError, bounds, said
-from workflow_lib.safety import printable
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error
 from workflow_lib.study import ConfigError, load_meters
 
 
@@ -52,8 +52,7 @@ def main(
         errors = load_meters(chosen.meters)
         page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair, errors)
     except (ConfigError, RecordError, OSError) as error:
-        print(printable(f"comparison: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
-        return 1
+        return report_error("comparison", error)
     print(page)
     return 0
 

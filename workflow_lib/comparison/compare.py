@@ -24,16 +24,13 @@ from workflow_lib.comparison.ratio_figure import Line
 from workflow_lib.comparison.sensors import Errors
 from workflow_lib.comparison.sides import Side, changed_environment, emulated_sides, read_sides
 from workflow_lib.comparison.verdicts import TOLD_APART, rows
-from workflow_lib.records import (
-    COMPARISON,
-    MEASURES,
-    ComparisonPaths,
-    Measure,
-    cell_axes,
-    whole_file,
-    write_checksums,
-)
+from workflow_lib.records import cell_axes
+from workflow_lib.records.checksums import write_checksums
+from workflow_lib.records.comparison_table import COMPARISON
+from workflow_lib.records.measures import MEASURES, Measure
+from workflow_lib.records.paths import ComparisonPaths
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import in_words
 from workflow_lib.report.figures.embedding import figure_in_page

@@ -24,7 +24,7 @@ from workflow_lib.intervals import differences, hosts, within_hosts
 from workflow_lib.intervals.contrasts import logarithms
 from workflow_lib.intervals.design import Design, Run
 from workflow_lib.intervals.differences import COVERAGE
-from workflow_lib.records import Measure
+from workflow_lib.records.measures import Measure
 
 
 def effects(

@@ -6,7 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workflow_lib.comparison.measures import COMPARED
-from workflow_lib.records import Measure, RecordError, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.measures import Measure
+from workflow_lib.records.reading import RecordError
 from workflow_lib.report.figures.cell_names import Row, completed, in_order, natural
 
 SAME_LAYOUT, OTHER_REPLICAS, OTHER_STAGES = "same_layout", "other_replicas", "other_stages"

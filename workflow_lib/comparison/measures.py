@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workflow_lib.records import MEASURES, Measure
-from workflow_lib.records.measures import Contrast
+from workflow_lib.records.measures import MEASURES, Contrast, Measure
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row
 

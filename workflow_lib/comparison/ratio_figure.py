@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from workflow_lib.comparison.matching import BEST
 from workflow_lib.comparison.measures import RATIO, contrast, is_ratio
 from workflow_lib.comparison.verdicts import is_told_apart
-from workflow_lib.records import MEASURES
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry, parts, slug
 

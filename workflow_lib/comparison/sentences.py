@@ -10,7 +10,7 @@ from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design
 from workflow_lib.intervals.sessions import Sessions
 from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
-from workflow_lib.records import Measure
+from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures.cell_names import Row, completed, in_words
 from workflow_lib.report.figures.numbers import MINUS, significant
 from workflow_lib.words import counted

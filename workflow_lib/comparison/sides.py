@@ -12,7 +12,10 @@ from typing import Any
 
 from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.comparison.sensors import Errors, Read, Sensor
-from workflow_lib.records import CELLS, GPUS, RUNS, Measure, RecordError, SweepPaths
+from workflow_lib.records.measures import Measure
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import CELLS, GPUS, RUNS
 from workflow_lib.report.figures.cell_names import Row, completed_runs, runs_by_cell
 from workflow_lib.report.figures.environments import environments
 from workflow_lib.table_files import read_table

@@ -18,7 +18,7 @@ from workflow_lib.comparison.matching import (
 from workflow_lib.comparison.pair_labels import Labels
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import TOLD_APART
-from workflow_lib.records import MEASURES, Measure
+from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.report.figures.cell_names import natural
 from workflow_lib.report.figures.numbers import NOTHING, paired_value, significant
 

@@ -9,8 +9,8 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from workflow_lib.config.fields import Strict, Text
 from workflow_lib.config.sweeps import values
-from workflow_lib.records import MEASURES, bounds, cell_axes
-from workflow_lib.records.measures import PROFILED
+from workflow_lib.records import bounds, cell_axes
+from workflow_lib.records.measures import MEASURES, PROFILED
 
 ClaimId = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9-]{0,15}$")]
 Scalar = StrictBool | StrictInt | StrictFloat | Text

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from workflow_lib.config.models import ModelSpec
 from workflow_lib.config.platforms import Platform
-from workflow_lib.records import bounds, shown
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import shown
 
 Location = tuple[str | int, ...]
 

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from workflow_lib import records
 from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
-from workflow_lib.records import Activation, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.model import Activation, Family, Model
 
 #: Llama 3's (arXiv 2407.21783)
 _ROTARY_BASE = 500_000.0
 #: activations that a family's feed-forward part can have, the usual one first
-_ACTIVATIONS: dict[records.Family, tuple[Activation, ...]] = {
+_ACTIVATIONS: dict[Family, tuple[Activation, ...]] = {
     "gpt": ("gelu_tanh", "gelu"),
     "neox": ("gelu", "gelu_tanh"),
     "llama": ("silu", "gelu_tanh", "gelu"),
@@ -78,7 +78,7 @@ class ModelSpec(Strict):
 
     description: Text
     """One line on the model, and where its dimensions were published."""
-    family: records.Family
+    family: Family
     """GPT-3 style, GPT-NeoX style, Llama-3 style, or Llama-3 style with experts."""
     layers: Annotated[int, Field(gt=0, le=bounds.LAYERS.most)]
     """Decoder layers."""
@@ -187,15 +187,15 @@ class ModelSpec(Strict):
                     f"{name} always has its embedding as its head; leave tied_embeddings out"
                 )
 
-    def record(self, name: str) -> records.Model:
+    def record(self, name: str) -> Model:
         """The dimensions for cells and compute nodes. A given value that equals the default becomes
         the default, so that both give the same cell.
         """
-        names = {field.name for field in dataclasses.fields(records.Model)} - {"name"}
+        names = {field.name for field in dataclasses.fields(Model)} - {"name"}
         plain = self.model_dump(include=names)
         if self.head_dimension == self.hidden_size / self.attention_heads:
             plain["head_dimension"] = None
         if self.activation == _ACTIVATIONS[self.family][0]:
             plain["activation"] = "usual"
         plain["rotary_scaling"] = self.rotary_scaling.record() if self.rotary_scaling else ()
-        return records.Model(name=name, **plain)
+        return Model(name=name, **plain)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_lib import gpu_models, records, safety
+from workflow_lib import gpu_models, safety
 from workflow_lib.config import sbatch
 from workflow_lib.config.fields import (
     GpusOfNode,
@@ -27,6 +27,7 @@ from workflow_lib.config.sbatch import (
     SchedulerWord,
 )
 from workflow_lib.records import bounds
+from workflow_lib.records.cell import TelemetrySource
 
 #: a given peak may differ by this share from the known one, because of rounding
 _PEAKS_AGREE = 0.005
@@ -145,7 +146,7 @@ class Platform(Strict):
     gpu_settings: Literal["forbidden", "allowed"] = "forbidden"
     """Whether jobs may set power limits and lock clocks of their GPUs. They restore them at their
     end. The driver must permit it, too."""
-    telemetry: records.TelemetrySource
+    telemetry: TelemetrySource
     """The source of GPU readings; auto takes real GPUs if there are enough, else a simulation."""
 
     python: PathText

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from workflow_lib import records
 from workflow_lib.config.fields import PositiveFloat, Strict, Text
 from workflow_lib.config.protocol import CoolDown, Protocol
-from workflow_lib.records import bounds
+from workflow_lib.records import axes, bounds
+from workflow_lib.records.degrees import Schedule
+from workflow_lib.records.training import Precision, Recomputation, Routing, Training, Workload
 
 Scalar = TypeVar("Scalar")
 Axis: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]
@@ -46,10 +47,10 @@ class TrainingAxes(Strict):
     """Sequences that a replica sends through the model at once."""
     global_batch_size: Axis[StrictPositive] | None = None
     """Sequences per optimiser step, over all replicas."""
-    precision: Axis[records.Precision] | None = None
+    precision: Axis[Precision] | None = None
     """bf16 (mixed, with fp32 master weights), fp32, or fp8 (as bf16, with matrix products of the
     layers in fp8)."""
-    recomputation: Axis[records.Recomputation] | None = None
+    recomputation: Axis[Recomputation] | None = None
     """What the backward pass computes again: none; selective: all but matrix products and
     attention; full: every layer from its input."""
     overlap: Axis[StrictBool] | None = None
@@ -65,7 +66,7 @@ class TrainingAxes(Strict):
     backend: Axis[Literal["auto", "deepspeed", "torch"]] | None = None
     """The library that steps the model: deepspeed, torch (FSDP2 and torch.distributed.pipelining),
     or auto: deepspeed if it can run the cell, else torch. auto unless given."""
-    workload: Axis[records.Workload] | None = None
+    workload: Axis[Workload] | None = None
     """pretrain (all weights), lora (low-rank adapters on frozen weights) or inference (batched
     generation). pretrain unless given."""
     sequence_parallel: Axis[StrictBool] | None = None
@@ -73,7 +74,7 @@ class TrainingAxes(Strict):
     given."""
     compile: Axis[StrictBool] | None = None
     """Whether layers are compiled with torch.compile. false unless given."""
-    routing: Axis[records.Routing] | None = None
+    routing: Axis[Routing] | None = None
     """dropless: experts take all tokens that the router sends them; balanced: every expert takes
     equally many rows (capacity factor 1), padded or with tokens dropped. dropless unless given."""
     balancing_loss: Axis[Annotated[float, Field(ge=0, le=bounds.QUANTITY.most)]] | None = None
@@ -114,7 +115,7 @@ def option_of(entry: TrainingAxes, inherited: TrainingAxes, option: str) -> Any:
 #: options that have a meaning only with one workload, and that workload
 OF_A_WORKLOAD: Mapping[str, str] = {
     field.name: field.axis.only_with[1]
-    for field in records.axes.fields(records.Training)
+    for field in axes.fields(Training)
     if field.axis.only_with is not None
 }
 
@@ -176,7 +177,7 @@ class MatrixEntry(TrainingAxes):
     """Expert-parallel degree: experts are spread over ep of the dp replicas."""
     virtual_stages: Axis[StrictRanks] = 1
     """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
-    schedule: Axis[records.Schedule] = "1f1b"
+    schedule: Axis[Schedule] = "1f1b"
     """Order of a pipeline's passes: 1f1b; or zero-bubble or zero-bubble-v, in which ranks compute
     gradients of weights instead of waiting. zero-bubble-v needs two virtual stages."""
     stage_layers: (
@@ -237,7 +238,7 @@ class Exclusion(TrainingAxes):
     """Expert-parallel degree."""
     virtual_stages: Axis[StrictRanks] | None = None
     """Chunks of the model on each pipeline rank."""
-    schedule: Axis[records.Schedule] | None = None
+    schedule: Axis[Schedule] | None = None
     """Order of a pipeline's passes."""
     stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] | None = None
     """Layers of each stage: exactly these."""

@@ -75,11 +75,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _array(arguments: argparse.Namespace) -> int:
-    from workflow_lib import cells, order, records, results
+    from workflow_lib import cells, order, results
     from workflow_lib.launch import array, interruption
     from workflow_lib.launch.job_script import RenderError
     from workflow_lib.launch.rendering import render_run
     from workflow_lib.launch.schedulers.refusals import SubmissionError
+    from workflow_lib.records.reading import RecordError
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
@@ -110,18 +111,15 @@ def _array(arguments: argparse.Namespace) -> int:
     except interruption.InterruptedRunError as error:
         say(f"{error}; arrays that were submitted go on")
         return interruption.exit_code() or 1
-    except (
-        *(ConfigError, RenderError, SubmissionError, records.RecordError),
-        OSError,
-    ) as error:
+    except (ConfigError, RenderError, SubmissionError, RecordError, OSError) as error:
         return _fail(error)
     return 0
 
 
 def _fail(error: Exception) -> int:
-    from workflow_lib.records import said
+    from workflow_lib.records.whole_files import error_text
 
-    say(said(error))
+    say(error_text(error))
     return 1
 
 

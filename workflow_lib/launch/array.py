@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib import records, results
+from workflow_lib import results
 from workflow_lib.launch import attempts, job_script, run_place, script_checksum, submit
 from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.messages import say
@@ -31,7 +31,11 @@ from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.slurm import sbatch
 from workflow_lib.launch.submit import look_for
-from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import JobRecord, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 #: How many tasks an array has at most. Slurm's own limit, MaxArraySize, is 1001 unless the site
 #: sets it. Every run's lock is an open file, and a process may commonly have 1024.
@@ -96,7 +100,7 @@ def _check(
         )
     again = None if render_anew is None else functools.partial(render_anew, paths.directory)
     run_place.render_if_stale(paths, again)
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     submit.check(results_directory, cell)
 
 
@@ -160,13 +164,13 @@ def _submit(
             announced = SubmissionRecord(
                 name, time.time(), submitted_by, array_task=task, user_id=os.getuid()
             )
-            records.write_json(paths.submission, announced)
+            write_json(paths.submission, announced)
         job_id = _sbatch(script, ours, list(locked.values())) or _find_by_name(ours)
         for task, paths in enumerate(ours, start=1):
             task_id = f"{job_id}_{task}"
             record = JobRecord("slurm", task_id, time.time(), submitted_by, name, os.getuid())
             if (job := claim_run(paths, record)).job_id == record.job_id:
-                records.write_json(paths.job, record)  # the task may have been faster
+                write_json(paths.job, record)  # the task may have been faster
             else:
                 say(f"job {job.job_id} owns the run already; job {record.job_id} will stop")
         say(f"submitted job {job_id} with {len(ours)} tasks; `snakemake` now waits for them")
@@ -218,7 +222,7 @@ def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str
     Raises SubmissionError if the array was not submitted, and deletes ``submission.json`` of its
     runs then.
     """
-    platform = records.read_record(runs[0].cell, Cell).hardware.platform
+    platform = read_record(runs[0].cell, Cell).hardware.platform
     try:
         with choice.choose("slurm").submission_lock():
             log = "%a/logs/slurm-%A_%a.log"
@@ -238,7 +242,7 @@ def _find_by_name(runs: Sequence[RunPaths]) -> str:
 
     Raises SubmissionError if there is none, and deletes ``submission.json`` of its runs then.
     """
-    announced = records.read_record(runs[0].submission, SubmissionRecord)
+    announced = read_record(runs[0].submission, SubmissionRecord)
     task = look_for(choice.choose("slurm"), announced)
     if task is None:
         for paths in runs:

@@ -7,8 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from workflow_lib import records
-from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.records.files import read_if_there, read_record
+from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 #: outcomes for which the cluster, not the run, is at fault
 CLUSTER_AT_FAULT = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
@@ -75,7 +77,7 @@ def _outcomes(paths: RunPaths) -> Iterator[OutcomeRecord]:
     """How attempts ended, the latest first. An attempt whose job was requeued has no outcome."""
     kept = [RunPaths(directory) for _, directory in sorted(_kept(paths), reverse=True)]
     for attempt in (paths, *kept):
-        outcome = records.read_if_there(attempt.failure, OutcomeRecord)
+        outcome = read_if_there(attempt.failure, OutcomeRecord)
         if outcome is not None:
             yield outcome
 
@@ -123,14 +125,14 @@ def claim_run(paths: RunPaths, job: JobRecord) -> JobRecord:
     Raises records.RecordError if the existing file cannot be read.
     """
     draft = paths.directory / f".job.json.{job.job_id}"
-    records.write_json(draft, job)
+    write_json(draft, job)
     try:
         # Two machines may do this at once; only one of them can make the link.
         os.link(draft, paths.job)
     except FileExistsError:
-        return records.read_record(paths.job, JobRecord)
+        return read_record(paths.job, JobRecord)
     except OSError:  # a file system without links
-        if (owner := records.read_if_there(paths.job, JobRecord)) is not None:
+        if (owner := read_if_there(paths.job, JobRecord)) is not None:
             return owner
         draft.replace(paths.job)
     finally:

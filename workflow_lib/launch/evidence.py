@@ -14,24 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from workflow_lib import records
 from workflow_lib.launch import gpu_faults
 from workflow_lib.launch.gpu_faults import GpuFault
 from workflow_lib.launch.log_errors import first_error, nccl_warning, tail
-from workflow_lib.records import (
+from workflow_lib.records import bounds
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_if_there, read_json, read_record
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.outcomes import (
     EndedRecord,
     ErrorRecord,
     ExitRecord,
     JobRecord,
     JobState,
     Outcome,
-    RankRecord,
-    RunPaths,
     StopRecord,
     SuspensionRecord,
-    TelemetryStart,
-    bounds,
 )
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError, open_file
 
 _Record = TypeVar("_Record", ErrorRecord, ExitRecord)
 _JobFile = TypeVar("_JobFile", EndedRecord, StopRecord, SuspensionRecord)
@@ -59,7 +60,7 @@ def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
     collectives: dict[int, str] = {}
     log = paths.training_log
     if log.exists():
-        with records.open_file(log) as stream:
+        with open_file(log) as stream:
             # A line may be endless, so it is read in parts. The watchdog's line is short.
             for raw in iter(lambda: stream.readline(bounds.LOG_LINE_BYTES.most), b""):
                 line = raw.decode("utf-8", "replace")
@@ -179,8 +180,8 @@ def _records(
     by_rank = {}
     for path in sorted(directory.glob("rank*.json")):
         try:
-            record = records.read_record(path, kind)
-        except (records.RecordError, OSError) as error:
+            record = read_record(path, kind)
+        except (RecordError, OSError) as error:
             damaged.append(str(error))
             number = path.stem.removeprefix("rank")
             unknown |= {int(number)} if number.isdecimal() else set()
@@ -308,7 +309,7 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
     ended = _read(paths.ended, EndedRecord, unread)
     stopped = _read(paths.stopped, StopRecord, unread)
     suspended = _read(paths.suspended, SuspensionRecord, unread)
-    job = records.read_if_there(paths.job, JobRecord)
+    job = read_if_there(paths.job, JobRecord)
     ranks = read_rank_ends(paths)
     rank_records = _rank_records(paths)
     faults, unread_events = gpu_faults.find(paths)
@@ -316,7 +317,7 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
     try:
         not_kept = gpu_faults.not_kept(paths, ended.nodes if ended else ())
         left = gpu_faults.left(paths)
-    except records.RecordError as error:
+    except RecordError as error:
         not_kept = f"what became of the GPUs' limits cannot be read: {error}"
     return Evidence(
         paths=paths,
@@ -339,8 +340,8 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
 def _rank_records(paths: RunPaths) -> dict[int, RankRecord]:
     by_rank = {}
     for path in paths.steps.glob("rank*.json"):
-        with suppress(records.RecordError):
-            record = records.read_record(path, RankRecord)
+        with suppress(RecordError):
+            record = read_record(path, RankRecord)
             by_rank[record.rank] = record
     return by_rank
 
@@ -352,14 +353,14 @@ def _code(
     if ended is not None:
         yield ended.code_sha256
     # Damaged records are named by those who need them.
-    with suppress(records.RecordError, FileNotFoundError):
-        began = records.read_json(paths.environment)
+    with suppress(RecordError, FileNotFoundError):
+        began = read_json(paths.environment)
         code = began.get("code_sha256") if isinstance(began, dict) else None
         yield code if isinstance(code, str) else None
     yield from (record.code_sha256 for record in ranks.values())
     for node in paths.sampled_nodes():
-        with suppress(records.RecordError):
-            yield records.read_record(paths.telemetry_start(node), TelemetryStart).code_sha256
+        with suppress(RecordError):
+            yield read_record(paths.telemetry_start(node), TelemetryStart).code_sha256
 
 
 def _full(paths: RunPaths) -> Path | None:
@@ -372,7 +373,7 @@ def _full(paths: RunPaths) -> Path | None:
 def _read(path: Path, kind: type[_JobFile], unread: list[str]) -> _JobFile | None:
     """A record that the job wrote; None if it is missing or, as noted in ``unread``, damaged."""
     try:
-        return records.read_if_there(path, kind)
-    except records.RecordError as error:
+        return read_if_there(path, kind)
+    except RecordError as error:
         unread.append(str(error))
         return None

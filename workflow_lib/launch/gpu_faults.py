@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workflow_lib import records
-from workflow_lib.records import GPU_EVENTS, NodeLimits, RunPaths
 from workflow_lib.records.csv_rows import read_csv
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import LIMITS_LEFT, NodeLimits
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import GPU_EVENTS
 
 _NVLINK = dict.fromkeys((74, *range(144, 151)), "an NVLink failed")
 #: Xid errors that no application causes: those for which NVIDIA's catalogue ("Analyzing Xid Errors
@@ -70,7 +73,7 @@ def find(paths: RunPaths) -> tuple[list[GpuFault], list[str]]:
                 what = _fault(row["event"], code)
                 if what is not None and isinstance(time_s, float) and isinstance(gpu, int):
                     faults.append(GpuFault(node, gpu, time_s, what, code in _NVLINK))
-        except (records.RecordError, OSError) as error:
+        except (RecordError, OSError) as error:
             damaged.append(str(error).rstrip("."))
     return sorted(faults, key=lambda fault: (fault.of_link, fault.unix_time_s)), damaged
 
@@ -88,9 +91,7 @@ def _fault(event: object, code: object) -> str | None:
 
 def _limits(paths: RunPaths) -> list[NodeLimits]:
     """The records of all nodes that have one. Raises RecordError."""
-    return [
-        records.read_record(path, NodeLimits) for path in sorted(paths.gpu_limits.glob("*.json"))
-    ]
+    return [read_record(path, NodeLimits) for path in sorted(paths.gpu_limits.glob("*.json"))]
 
 
 def not_kept(paths: RunPaths, nodes: Iterable[str] = ()) -> str:
@@ -123,6 +124,6 @@ def left(paths: RunPaths) -> str:
     if not by_node:
         return ""
     return (
-        f"{records.LIMITS_LEFT} {'; '.join(by_node)}: the next run of the same user there gives "
+        f"{LIMITS_LEFT} {'; '.join(by_node)}: the next run of the same user there gives "
         "them back, or an admin does (nvidia-smi -pl and -rgc)"
     )

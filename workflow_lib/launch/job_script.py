@@ -18,10 +18,12 @@ from pathlib import Path
 
 import jinja2
 
-from workflow_lib import records
 from workflow_lib.config import Platform
 from workflow_lib.launch import script_checksum
-from workflow_lib.records import Cell, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.checksums import write_checksums
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import whole_file, write_json
 
 _WORD = re.compile(r"[A-Za-z0-9_.,:@+/=-]+")
 #: --constraint also has operators
@@ -128,16 +130,16 @@ def write_cell(cell: Cell, directory: Path) -> None:
     paths.logs.mkdir(parents=True, exist_ok=True)
     for directory in (paths.directory, paths.logs):
         close(directory)
-    records.write_json(paths.cell, cell)
+    write_json(paths.cell, cell)
     close(paths.cell)
-    records.write_checksums(paths.cell_checksum, (paths.cell,))
+    write_checksums(paths.cell_checksum, (paths.cell,))
 
 
 def write_script(script: str, directory: Path) -> None:
     """Write ``job.sh`` of a run, which only its owner may write."""
     # Replaced, not overwritten: a shell that runs the old file goes on reading it.
     with (
-        records.whole_file(RunPaths(directory).script) as draft,
+        whole_file(RunPaths(directory).script) as draft,
         open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream,
     ):
         stream.write(script)

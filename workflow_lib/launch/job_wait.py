@@ -7,12 +7,14 @@ import os
 import time
 from pathlib import Path
 
-from workflow_lib import records
 from workflow_lib.launch import interruption, run_lock
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.run_lock import LockedRun
 from workflow_lib.launch.schedulers import queries, slurm
-from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import EndedRecord, JobRecord, JobState
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 
 
 class Progress:
@@ -225,8 +227,8 @@ class JobWait:
 def _ended_well(ended: Path) -> bool:
     """Whether the end record says that all stages succeeded; False if it cannot be read."""
     try:
-        return records.read_record(ended, EndedRecord).failed_stage is None
-    except records.RecordError:
+        return read_record(ended, EndedRecord).failed_stage is None
+    except RecordError:
         return False
 
 

@@ -10,22 +10,17 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from workflow_lib import records, results
+from workflow_lib import results
 from workflow_lib.launch import script_checksum
 from workflow_lib.launch.evidence import Evidence, Kind, RankEnd, gather
 from workflow_lib.launch.log_errors import first_error
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
-from workflow_lib.records import (
-    Cell,
-    EndedRecord,
-    JobState,
-    Outcome,
-    OutcomeRecord,
-    RunPaths,
-    StopRecord,
-    user_name,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import EndedRecord, JobState, Outcome, OutcomeRecord, StopRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import user_name
 from workflow_lib.safety import hiding
 from workflow_lib.telemetry.validity import coverage
 
@@ -188,7 +183,7 @@ def _trained(evidence: Evidence) -> tuple[Outcome, str]:
     limits held, and for a profiled run whether it left its traces.
     """
     paths = evidence.paths
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     if cell.training.sets_limits and (amiss := evidence.limits_not_kept):
         return Outcome.ERROR, f"trained to the end, but {amiss}"
     if results.is_profiled(paths.directory):
@@ -203,7 +198,7 @@ def _traced(paths: RunPaths) -> tuple[Outcome, str]:
     """The outcome and cause of a profiled run that trained to its end. It needs no telemetry, as
     it is not measured.
     """
-    ranks = range(records.read_record(paths.cell, Cell).degrees.world_size)
+    ranks = range(read_record(paths.cell, Cell).degrees.world_size)
     absent = [rank for rank in ranks if not paths.trace(rank).is_file()]
     if not absent:
         return Outcome.COMPLETED, "trained to the end, and every rank left its trace"
@@ -245,7 +240,7 @@ def _known_nodes(evidence: Evidence) -> tuple[str, ...]:
 
 def _missing_ranks(evidence: Evidence, waited: Collection[int]) -> str:
     """A clause that names the ranks of the run that are not in ``waited``; empty if all are."""
-    world_size = records.read_record(evidence.paths.cell, Cell).degrees.world_size
+    world_size = read_record(evidence.paths.cell, Cell).degrees.world_size
     missing = [rank for rank in range(world_size) if rank not in waited]
     if not missing:
         return ""

@@ -8,13 +8,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from workflow_lib import records
 from workflow_lib.launch import interruption, outcome
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.job_wait import JobWait, NotYetError
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.run_lock import LockedRun, is_foreign
-from workflow_lib.records import EndedRecord, JobRecord, OutcomeRecord, RunPaths, SubmissionRecord
+from workflow_lib.records.files import read_if_there
+from workflow_lib.records.outcomes import EndedRecord, JobRecord, OutcomeRecord, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import write_json
 
 #: how long files that are known to exist may take to be seen
 LONGEST_LAG_S = 75.0
@@ -27,8 +30,8 @@ def wait_for_files(paths: RunPaths) -> None:
     Raises interruption.InterruptedRunError.
     """
     try:
-        ended = records.read_if_there(paths.ended, EndedRecord)
-    except records.RecordError:
+        ended = read_if_there(paths.ended, EndedRecord)
+    except RecordError:
         return  # the run's outcome names it
     left = {} if ended is None else ended.left_bytes or {}
     until = time.monotonic() + LONGEST_LAG_S
@@ -81,7 +84,7 @@ def record_outcome(run: LockedRun, wait: JobWait | None) -> OutcomeRecord:
     ended = judge(run, wait)
     path = run.paths.outcome if ended.outcome.is_result else run.paths.failure
     try:
-        records.write_json(path, ended)
+        write_json(path, ended)
     except OSError:
         say(f"{ended.outcome}: {ended.cause}")  # what is raised says only why it is not recorded
         raise
@@ -103,8 +106,8 @@ def cancel(run: LockedRun) -> OutcomeRecord:
 
 
 def _cancel(run: LockedRun) -> OutcomeRecord:
-    job = records.read_if_there(run.paths.job, JobRecord)
-    submission = records.read_if_there(run.paths.submission, SubmissionRecord)
+    job = read_if_there(run.paths.job, JobRecord)
+    submission = read_if_there(run.paths.submission, SubmissionRecord)
     if job is None and submission is None:
         raise InterruptedRunError("interrupted before anything was submitted")
     record = job or submission

@@ -18,7 +18,9 @@ from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Scheduler
-from workflow_lib.records import JobRecord, RunPaths, SubmissionRecord, may, owner_in_the_way
+from workflow_lib.records.outcomes import JobRecord, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import may, owner_in_the_way
 
 #: errors of a file system that is mounted without locks; the last is of NFS, for a file that this
 #: user may only read

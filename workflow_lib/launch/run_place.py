@@ -13,7 +13,8 @@ from pathlib import Path
 from workflow_lib.launch import script_place, snapshot
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import RunPaths, user_name
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import user_name
 
 
 def check_known(paths: RunPaths, job: str) -> None:

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from workflow_lib import records
 from workflow_lib.launch import attempts, interruption, messages, run_lock, run_place
 from workflow_lib.launch.interruption import InterruptedRunError, ToldToEndError
 from workflow_lib.launch.job_script import RenderError
@@ -19,7 +18,12 @@ from workflow_lib.launch.run_lock import LockedRun
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.submit import submit
-from workflow_lib.records import JobRecord, OutcomeRecord, RunPaths
+from workflow_lib.records.files import read_if_there, read_record
+from workflow_lib.records.nodes import LIMITS_LEFT
+from workflow_lib.records.outcomes import JobRecord, OutcomeRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import error_text
 
 #: how often a run is tried again at once if the cluster, not the run, is at fault
 RETRIES = 2
@@ -44,7 +48,7 @@ def run_to_end(
     failed_before = _written_at(paths.failure)
     with run_lock.acquire(paths, scheduler, render_anew) as run:
         if run.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
-            return records.read_record(paths.failure, OutcomeRecord)
+            return read_record(paths.failure, OutcomeRecord)
         try:
             return _with_retries(run)
         except ToldToEndError:
@@ -59,9 +63,9 @@ def _read_to_end(run: LockedRun) -> OutcomeRecord:
     Raises SubmissionError if the run has no job.
     """
     for path in (run.paths.outcome, run.paths.failure):
-        if (outcome := records.read_if_there(path, OutcomeRecord)) is not None:
+        if (outcome := read_if_there(path, OutcomeRecord)) is not None:
             return outcome
-    job = records.read_if_there(run.paths.job, JobRecord)
+    job = read_if_there(run.paths.job, JobRecord)
     if job is None and not run.paths.ended.exists():
         raise SubmissionError("the run has no job")
     with interruption.with_job():
@@ -116,10 +120,10 @@ def _known_job(paths: RunPaths) -> JobRecord | None:
     Raises RecordError if ``job.json`` is damaged and there is no ``submission.json``.
     """
     try:
-        return records.read_if_there(paths.job, JobRecord)
-    except records.RecordError as error:
+        return read_if_there(paths.job, JobRecord)
+    except RecordError as error:
         if not paths.submission.exists():
-            raise records.RecordError(
+            raise RecordError(
                 f"{error}. Which job it names is not known: once no job of the run is left, delete "
                 f"{paths.job}"
             ) from None
@@ -147,14 +151,14 @@ def run(
     try:
         ended = run_to_end(directory, scheduler, render_anew)
     except (
-        *(InterruptedRunError, SubmissionError, RenderError, records.RecordError),
+        *(InterruptedRunError, SubmissionError, RenderError, RecordError),
         OSError,
     ) as error:
-        problem = records.said(error)
+        problem = error_text(error)
     else:
         problem = f"{ended.outcome}: {ended.cause}; the evidence is in {directory}"
         if ended.outcome.is_result and not (why_only_read and _is_unwritten(directory)):
-            if records.LIMITS_LEFT in ended.cause:
+            if LIMITS_LEFT in ended.cause:
                 say(problem)
             return None
     if why_only_read:
@@ -164,7 +168,7 @@ def run(
 
 
 def _is_unwritten(directory: Path) -> bool:
-    return not records.RunPaths(directory).outcome.exists()
+    return not RunPaths(directory).outcome.exists()
 
 
 def run_logged(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from workflow_lib.records import RunPaths
+from workflow_lib.records.paths import RunPaths
 
 
 def rendered_for(script: Path) -> Path | None:

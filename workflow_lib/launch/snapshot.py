@@ -14,8 +14,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib import import_graph, records
+from workflow_lib import import_graph
 from workflow_lib.launch.job_script import Code, close
+from workflow_lib.records.whole_files import whole_file
 
 _PACKAGE = Path(__file__).parents[1]
 #: The modules that scripts run. A job's code is these and what they import, no figures.
@@ -76,7 +77,7 @@ def write(directory: Path, snapshot: Snapshot | None = None) -> Code:
     directory.mkdir(parents=True, exist_ok=True)
     close(directory)
     if not (path.exists() and path.read_bytes() == snapshot.content):
-        with records.whole_file(path, durable=True) as draft:
+        with whole_file(path, durable=True) as draft:
             draft.write_bytes(snapshot.content)
             draft.chmod(draft.stat().st_mode & 0o444)
     close(path)

@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from workflow_lib import records, results
+from workflow_lib import results
 from workflow_lib.launch import attempts, interruption, run_lock, run_place, script_checksum
 from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.messages import say
@@ -20,15 +20,13 @@ from workflow_lib.launch.run_lock import LockedRun
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.scheduler import Scheduler, Submission
 from workflow_lib.launch.schedulers.slurm import ASK_EVERY_S
-from workflow_lib.records import (
-    Cell,
-    JobRecord,
-    OrderRecord,
-    RankRecord,
-    RecordError,
-    RunPaths,
-    SubmissionRecord,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_if_there, read_json, read_record
+from workflow_lib.records.outcomes import JobRecord, OrderRecord, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import user_name, write_json
 
 #: bytes of a token by its type
 _TOKEN_BYTES = {"uint16": 2, "uint32": 4}
@@ -51,7 +49,7 @@ def check(results_directory: Path, cell: Cell) -> None:
     if not tokens.exists():
         raise _refusal(f"{tokens} is not there", cell)
     try:
-        stated = records.read_json(description)
+        stated = read_json(description)
         size = int(stated["tokens"]) * _TOKEN_BYTES[stated["dtype"]]
     except (KeyError, TypeError, ValueError):
         raise _refusal(f"{description} does not describe the tokens", cell) from None
@@ -71,7 +69,7 @@ def _compare_with_other_runs(
         if not paths.outcome.exists():
             continue
         try:
-            rank = records.read_if_there(paths.rank(0), RankRecord)
+            rank = read_if_there(paths.rank(0), RankRecord)
         except RecordError:
             continue  # the tables of that run say so
         if rank is not None and rank.tokens_sha256 not in (None, sha256):
@@ -109,9 +107,9 @@ def submit(run: LockedRun) -> JobRecord:
             "it is for. Delete it to have it rendered again, or submit it by hand: the workflow "
             "then takes its result and marks it as edited"
         )
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     avoid = attempts.failed_nodes(paths)
-    announced = records.read_if_there(paths.submission, SubmissionRecord)
+    announced = read_if_there(paths.submission, SubmissionRecord)
     if announced is not None:
         run_place.check_known(paths, f"the job {announced.job_name}")
         if run_lock.is_foreign(announced):
@@ -158,7 +156,7 @@ def _try_to_submit(
 
     Raises SubmissionError; UnclearError if sbatch printed no id and no job of that name exists.
     """
-    order = records.read_if_there(run.paths.order, OrderRecord)
+    order = read_if_there(run.paths.order, OrderRecord)
     try:
         with run.scheduler.submission_lock(order.place if order else 0):
             interruption.check()
@@ -196,7 +194,7 @@ def _record_job(run: LockedRun, submission: Submission, job_id: str) -> JobRecor
         say(f"job {job.job_id} owns the run already; job {job_id} will stop when it begins")
         return job
     # The job may have written job.json first; it does not know who submitted it.
-    records.write_json(run.paths.job, record)
+    write_json(run.paths.job, record)
     avoid = ", ".join(submission.avoid)
     elsewhere = f", not on {avoid}, where it failed before" if avoid else ""
     say(f"submitted job {job_id} for {submission.cell.id}{elsewhere}")
@@ -210,10 +208,10 @@ def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
     record = SubmissionRecord(
         job_name=f"triptych-{digest}-{number}-{os.urandom(4).hex()}",
         unix_time_s=time.time(),
-        submitted_by=f"{records.user_name(os.getuid())} (process {os.getpid()})",
+        submitted_by=f"{user_name(os.getuid())} (process {os.getpid()})",
         user_id=os.getuid(),
     )
-    records.write_json(paths.submission, record)
+    write_json(paths.submission, record)
     return record
 
 

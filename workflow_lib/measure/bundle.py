@@ -1,7 +1,7 @@
 """``python -m workflow_lib.measure.bundle``: builds ``dist/triptych.pyz``, one file that measures.
 
-It holds what measure imports, with an empty ``records`` package, whose whole table of names nothing
-here needs, and NVIDIA's binding (nvidia-ml-py, BSD licence). The same files give the same bytes.
+It holds what measure imports and NVIDIA's binding (nvidia-ml-py, BSD licence). The same files give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ENTRY = "workflow_lib.measure.__main__"
-#: a package whose own imports are left out
-EMPTY = "workflow_lib.records"
 #: files that are copied beside the command
 HOOK = ("workflow_lib/measure/sitecustomize.py", "workflow_lib/measure/triptych_steps.py")
 BINDING = "nvidia-ml-py"
@@ -36,8 +34,6 @@ def modules_behind(entry: str) -> dict[str, Path]:
             continue
         reached[name] = path
         waiting.append(name.rpartition(".")[0])
-        if name == EMPTY:
-            continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -57,8 +53,8 @@ def _file_of(name: str) -> Path | None:
 def contents() -> dict[str, bytes]:
     """Name in the archive → content."""
     files = {"__main__.py": _MAIN.encode()}
-    for name, path in modules_behind(ENTRY).items():
-        files[str(path.relative_to(ROOT))] = b"" if name == EMPTY else path.read_bytes()
+    for path in modules_behind(ENTRY).values():
+        files[str(path.relative_to(ROOT))] = path.read_bytes()
     files.update({name: (ROOT / name).read_bytes() for name in HOOK})
     for file in metadata.files(BINDING) or ():
         if file.name == "pynvml.py" or "licenses" in file.parts or file.name == "METADATA":

@@ -11,7 +11,8 @@ from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.models.config_json import ImportRefusedError
 from workflow_lib.models.model_file import Imported, import_model
 from workflow_lib.options import add_config
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import RecordError, read_json, shown
+from workflow_lib.records.files import read_json
+from workflow_lib.records.reading import RecordError, shown
 
 #: keys that do not change what a model computes from tokens to logits; most are fields of every
 #: model's configuration in transformers (PreTrainedConfig, version 4)

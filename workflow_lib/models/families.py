@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib.models.config_json import ConfigJson
-from workflow_lib.records import shown
+from workflow_lib.records.reading import shown
 
 #: keys and values of a model file
 Plain = dict[str, Any]

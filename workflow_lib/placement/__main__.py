@@ -12,9 +12,10 @@ from workflow_lib.options import add_config
 from workflow_lib.placement import page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.sweep import record
-from workflow_lib.records import SLOTS, RecordError, bounds, said, write_json
+from workflow_lib.records.claims_table import SLOTS
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error, write_json
 from workflow_lib.report.figures.style import marks
-from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_study
 from workflow_lib.table_files import table as frame
 from workflow_lib.table_files import write_table
@@ -38,8 +39,7 @@ def main(
     try:
         chosen.run(chosen)
     except (ConfigError, RecordError, OSError) as error:
-        print(printable(f"placement: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
-        return 1
+        return report_error("placement", error)
     return 0
 
 

@@ -19,7 +19,8 @@ from workflow_lib.placement.limits import LimitAdvice
 from workflow_lib.placement.readings import Measured, order_of
 from workflow_lib.placement.search import Move, Prediction, Search, interval
 from workflow_lib.placement.stages import Order, Pipeline
-from workflow_lib.records import Cell, RecordError
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.reading import RecordError
 
 #: of time, at the lower end of the interval
 WORTH = 0.005

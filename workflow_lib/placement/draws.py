@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import Measured, Reading
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 Floats = npt.NDArray[np.float64]
 

@@ -34,7 +34,7 @@ import numpy as np
 
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.readings import Measured, Reading, without_order
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
 
 #: of every interval here

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workflow_lib.placement.readings import Measured, without_order
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 
 Floats = npt.NDArray[np.float64]
 

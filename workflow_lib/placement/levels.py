@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workflow_lib.placement.readings import Measured
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.words import counted
 
 #: a run

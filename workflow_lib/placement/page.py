@@ -14,7 +14,7 @@ from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import place_name
 from workflow_lib.placement.slots import Characterisation
-from workflow_lib.records import whole_file
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.embedding import drawn_for_page
 from workflow_lib.report.figures.html import page_templates

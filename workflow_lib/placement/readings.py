@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import (
-    GPUS,
-    NODES,
-    RUNS,
-    Cell,
-    Outcome,
-    RankRecord,
-    RecordError,
-    RunPaths,
-    SweepPaths,
-    coordinates,
-    read_record,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.degrees import coordinates
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths, SweepPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import GPUS, NODES, RUNS
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import read_table
 

@@ -42,7 +42,8 @@ from workflow_lib.placement.effects import LEVEL, Columns, Place
 from workflow_lib.placement.levels import Lever
 from workflow_lib.placement.readings import Measured, order_of
 from workflow_lib.placement.stages import Order, Pipeline
-from workflow_lib.records import Cell, RecordError
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
 
 

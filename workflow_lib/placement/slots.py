@@ -10,7 +10,7 @@ from typing import Any
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.effects import Apart, Effects, Place, apart, check, fit
 from workflow_lib.placement.readings import Measured
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason, missing
 
 #: a GPU is named where its clock is surely more than this below the mean of all

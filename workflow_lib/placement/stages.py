@@ -31,7 +31,10 @@ import numpy.typing as npt
 
 from workflow_lib import formulas, schedules
 from workflow_lib.placement.effects import Place
-from workflow_lib.records import Cell, Degrees, Model, Training, coordinates
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.degrees import Degrees, coordinates
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 Floats = npt.NDArray[np.float64]
 Order = tuple[int, ...]

@@ -19,8 +19,10 @@ from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import Advice
 from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import place_name
-from workflow_lib.records import Cell, RecordError, whole_file
+from workflow_lib.records.cell import Cell
 from workflow_lib.records.degrees import DEGREES
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.study import Files, Study, lookup
 
 

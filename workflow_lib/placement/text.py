@@ -14,7 +14,8 @@ from workflow_lib.placement.limits import MOST_LOST
 from workflow_lib.placement.limits import WORTH as LIMITS_WORTH
 from workflow_lib.placement.readings import place_name
 from workflow_lib.placement.slots import Characterisation
-from workflow_lib.records import Cell, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.cell import Cell
 from workflow_lib.words import counted
 
 #: a share of clocks with a wider interval is hardly known

@@ -28,8 +28,9 @@ from workflow_lib.projection.project import (
 from workflow_lib.projection.project import basis as basis_of
 from workflow_lib.projection.project_page import describe, meter, write_projection
 from workflow_lib.projection.scaling import FABRICS, fastest_by_gpus, figures, replicas
-from workflow_lib.records import RecordError, bounds, said
-from workflow_lib.safety import printable
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error
 from workflow_lib.study import ConfigError, load_study, lookup
 from workflow_lib.words import counted
 
@@ -58,8 +59,7 @@ def run(chosen: argparse.Namespace) -> int:
     try:
         chosen.run(chosen)
     except (ConfigError, RecordError, OSError) as error:
-        print(printable(f"projection: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
-        return 1
+        return report_error("projection", error)
     return 0
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from workflow_lib.memory import Fit, MemoryEstimate, estimate
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import Machine
-from workflow_lib.records import Degrees, Model, Training, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.trainers import capabilities
 
 #: values that are tried, besides every TP within a node that divides the model

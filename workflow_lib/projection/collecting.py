@@ -12,7 +12,7 @@ from workflow_lib import table_files
 from workflow_lib.projection.layouts import NOT_FITTED
 from workflow_lib.projection.machines import published_machine
 from workflow_lib.projection.own_runs import NAMES, OwnRun
-from workflow_lib.records import RUNS
+from workflow_lib.records.tables import RUNS
 
 _OF_A_CELL = tuple(
     name for name in NAMES if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")

@@ -18,7 +18,7 @@ from workflow_lib.projection.hierarchical_fit import Prediction
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.own_runs import OwnRun, read_own
 from workflow_lib.projection.step_terms import products_of_ranks_s
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 _COMMUNICATING = (
     *("tensor", "context", "expert", "gather", "send", "reduce", "constant"),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib.projection.machines import Machine
-from workflow_lib.records import Degrees, Model, Training
-from workflow_lib.records.degrees import DEGREES
+from workflow_lib.records.degrees import DEGREES, Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 GRADIENT_BYTES = 4
 #: In steps, in 4 bytes: converted, largest, subtracted, exponential, summed, divided; backward

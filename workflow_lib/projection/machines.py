@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from workflow_lib.records import Hardware
+from workflow_lib.records.cell import Hardware
 
 _FILE = resources.files("workflow_lib.projection") / "data" / "gpus.csv"
 

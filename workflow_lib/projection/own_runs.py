@@ -18,14 +18,12 @@ from typing import Any
 
 from workflow_lib.projection.layouts import RECOMPUTATIONS, Layout, own_layout
 from workflow_lib.projection.machines import published_machine
-from workflow_lib.records import (
-    Degrees,
-    Model,
-    RecordError,
-    Training,
-    bounds,
-    whole_file,
-)
+from workflow_lib.records import bounds
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.training import Training
+from workflow_lib.records.whole_files import whole_file
 
 SHIPPED = Path(str(resources.files("workflow_lib.projection") / "data" / "own_runs.csv"))
 

@@ -26,7 +26,7 @@ from workflow_lib.projection.kinds import Group, Widths
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.own_runs import OwnRun, read_own
 from workflow_lib.projection.part_times import PartTime, Rates, read_parts
-from workflow_lib.records import RecordError
+from workflow_lib.records.reading import RecordError
 
 _DATA = Path(str(resources.files("workflow_lib.projection") / "data"))
 #: rows of published runs, and the fit to them and to the shipped runs

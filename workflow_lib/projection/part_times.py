@@ -29,7 +29,8 @@ from tabulate import tabulate
 
 from workflow_lib.intervals.students_t import quantile
 from workflow_lib.projection.machines import published_machine
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError
 
 SHIPPED = Path(str(resources.files("workflow_lib.projection") / "data" / "own_parts.jsonl"))
 

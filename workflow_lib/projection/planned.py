@@ -11,7 +11,7 @@ from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import NOT_FITTED, Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_stack import shipped_stack
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 
 #: how probably an interval should hold a run
 COVERAGE = 0.9

@@ -20,8 +20,9 @@ from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.machines import Machine
 from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.projection.timed_terms import measured
-from workflow_lib.records import Model, RecordError
 from workflow_lib.records.labels import labels
+from workflow_lib.records.model import Model
+from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted, power_of_ten
 
 #: coverage of the intervals by which two layouts are told apart

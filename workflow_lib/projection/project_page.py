@@ -19,8 +19,8 @@ from workflow_lib.projection.project import (
     recommended,
     table,
 )
-from workflow_lib.records import whole_file
 from workflow_lib.records.labels import left_out
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report.figures.embedding import drawn_for_page
 from workflow_lib.report.figures.html import page_templates
 from workflow_lib.report.figures.kind import FigureEntry

@@ -16,7 +16,7 @@ from workflow_lib.projection.layouts import own_layout
 from workflow_lib.projection.machines import Machine
 from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.projection.project import Projected, predicted
-from workflow_lib.records import Model
+from workflow_lib.records.model import Model
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from workflow_lib import formulas, schedules
-from workflow_lib.records import Degrees, Model, RecordError, Training
 from workflow_lib.records.cell_axes import AXES
-from workflow_lib.records.degrees import DEGREES
+from workflow_lib.records.degrees import DEGREES, Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.training import Training
 from workflow_lib.words import counted
 
 #: fields that must be equal in both, and their names in messages

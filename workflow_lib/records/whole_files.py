@@ -10,10 +10,14 @@ import functools
 import json
 import os
 import pwd
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from workflow_lib.records import bounds
+from workflow_lib.safety import printable
 
 
 def user_name(number: int) -> str:
@@ -114,7 +118,7 @@ _REMEDY = {
 }
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The words of an error for a user: the system's with the file that it is about, and with what
     to do; those of the product as they are.
     """
@@ -127,3 +131,10 @@ def said(error: Exception) -> str:
     if isinstance(error, PermissionError) and (whose := owner_in_the_way(path)):
         remedy = f"{whose}. Have its owner do it, or {remedy}"
     return f"{path}: {error.strerror}; {remedy}"
+
+
+def report_error(program: str, error: Exception) -> int:
+    """Print what went wrong, as the program's last words; returns its exit code."""
+    text = f"{program}: {error_text(error)}"
+    print(printable(text, bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+    return 1

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.records import RecordError, bounds, said
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page import write_page
-from workflow_lib.safety import printable
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -47,11 +47,7 @@ def main(
         else:
             write_page(chosen.sweep, chosen.description, chosen.results, chosen.directory)
     except (RecordError, OSError) as error:
-        print(
-            printable(f"{chosen.command}: {said(error)}", bounds.MESSAGE_LETTERS.most),
-            file=sys.stderr,
-        )
-        return 1
+        return report_error(chosen.command, error)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from workflow_lib.records import MEASURES
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant

@@ -15,17 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from workflow_lib.records import (
-    ErrorRecord,
-    ExitRecord,
-    RankRecord,
-    RecordError,
-    RunPaths,
-    ranges,
-    read_if_there,
-    read_json,
-    read_record,
-)
+from workflow_lib.records import ranges
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_if_there, read_json, read_record
+from workflow_lib.records.outcomes import ErrorRecord, ExitRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 from workflow_lib.report.figures.cell_names import natural
 from workflow_lib.report.figures.environments import flat
 from workflow_lib.safety import HIDDEN, hiding, is_secret, printable

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import IDENTITY, MEASURES, Outcome, RunPaths, read_outcome
-from workflow_lib.records.cell_axes import AXES
+from workflow_lib.records.cell_axes import AXES, IDENTITY
+from workflow_lib.records.files import read_outcome
+from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.report.cell_files import (
     Clean,
     cleaning,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from workflow_lib.records import ESTIMATES, MEASURES, Measure
-from workflow_lib.records.measures import PROFILED
+from workflow_lib.records.measures import ESTIMATES, MEASURES, PROFILED, Measure
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.cell_files import Clean
 from workflow_lib.report.figures.cell_names import Row, completed

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib.records import Measure, inapplicable
+from workflow_lib.records.measures import Measure, inapplicable
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, in_words, profiled_runs
 from workflow_lib.report.figures.numbers import significant

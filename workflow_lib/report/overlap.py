@@ -11,7 +11,8 @@ from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side, of_gpus
 from workflow_lib.comparison.verdicts import rows
-from workflow_lib.records import MEASURES, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.kernel_times import CLASSES
 from workflow_lib.report.figures.numbers import MINUS, shown, significant

@@ -10,22 +10,15 @@ from typing import Any
 
 from workflow_lib import __version__, results
 from workflow_lib.comparison.sides import Side, of_gpus
-from workflow_lib.records import (
-    CELLS,
-    OVERHEAD,
-    PLAN,
-    TABLES,
-    UNUSED_GPUS,
-    Measure,
-    Outcome,
-    SweepPaths,
-    cell_axes,
-    measures,
-    whole_file,
-    write_checksums,
-)
+from workflow_lib.records import cell_axes, measures
+from workflow_lib.records.checksums import write_checksums
 from workflow_lib.records.labels import labels
 from workflow_lib.records.labels import left_out as left_out_of_names
+from workflow_lib.records.measures import Measure
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.tables import CELLS, OVERHEAD, PLAN, TABLES, UNUSED_GPUS
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report import summary
 from workflow_lib.report.caveats import (
     allocators_set,

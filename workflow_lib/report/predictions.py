@@ -10,7 +10,7 @@ from workflow_lib.comparison.sides import Side, of_gpus
 from workflow_lib.comparison.verdicts import WITH_INTERVAL
 from workflow_lib.comparison.verdicts import rows as judged
 from workflow_lib.intervals.differences import Interval
-from workflow_lib.records import MEASURES
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.report.figures.numbers import MINUS
 from workflow_lib.report.figures.tables import Tables

@@ -13,7 +13,8 @@ from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import WITH_INTERVAL, is_told_apart, rows
-from workflow_lib.records import MEASURES, Measure, cell_axes
+from workflow_lib.records import cell_axes
+from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.report.figures.cell_names import Row, completed, natural
 from workflow_lib.report.figures.numbers import in_words, paired_value, shown
 from workflow_lib.words import counted

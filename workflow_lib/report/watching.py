@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import CoolDown, Outcome, RunPaths, read_if_there
+from workflow_lib.records.files import read_if_there
+from workflow_lib.records.nodes import CoolDown
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, natural
 from workflow_lib.report.figures.numbers import NOTHING, significant

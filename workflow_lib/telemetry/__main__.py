@@ -9,7 +9,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from workflow_lib import records
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.paths import RunPaths, node_name
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import GPU_EVENTS
 from workflow_lib.telemetry.choice import open_source
 from workflow_lib.telemetry.devices.host import Host
 from workflow_lib.telemetry.files import SampleFile, leave_mark
@@ -26,14 +30,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.telemetry", description=__doc__)
     parser.add_argument("cell", type=Path, metavar="CELL_JSON", help="the run's cell.json")
     path: Path = parser.parse_args(arguments).cell
-    node = records.node_name()
+    node = node_name()
     try:
-        cell = records.read_record(path, records.Cell)
+        cell = read_record(path, Cell)
     except FileNotFoundError:
         return _refuse(node, f"{path} does not exist; give the path of a run's cell.json")
-    except records.RecordError as error:
+    except RecordError as error:
         return _refuse(node, str(error))
-    paths = records.RunPaths(path.parent)
+    paths = RunPaths(path.parent)
     try:
         if cell.telemetry.source in ("nvidia", "auto"):
             give_back_leftovers()
@@ -64,10 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _note_loss(paths: records.RunPaths, node: str, gpu: int) -> None:
+def _note_loss(paths: RunPaths, node: str, gpu: int) -> None:
     """Leave the event that a GPU lost in mid-run leaves, so that both are judged alike."""
     paths.telemetry.mkdir(parents=True, exist_ok=True)
-    with closing(SampleFile(paths.gpu_events(node), records.GPU_EVENTS)) as events:
+    with closing(SampleFile(paths.gpu_events(node), GPU_EVENTS)) as events:
         events.add({"unix_time_s": time.time(), "gpu": gpu, "event": "lost", "code": None})
 
 

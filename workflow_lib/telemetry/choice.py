@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workflow_lib import gpu_models
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.telemetry.devices.amd import AmdSource
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 from workflow_lib.telemetry.simulated import SimulatedSource

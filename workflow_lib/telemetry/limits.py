@@ -32,8 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 
-from workflow_lib import records
-from workflow_lib.records import NodeLimits, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import NodeLimits
+from workflow_lib.records.paths import RunPaths, boot_id, job_id, node_name
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import whole_file, write_json
 from workflow_lib.telemetry.devices import nvidia_limits as nvidia
 from workflow_lib.telemetry.devices.nvml import started_nvml
 from workflow_lib.telemetry.files import leave_mark
@@ -54,7 +58,7 @@ class Journal:
     limits: NodeLimits
 
 
-def hold(paths: RunPaths, cell: records.Cell, node: str) -> None:
+def hold(paths: RunPaths, cell: Cell, node: str) -> None:
     """Set the cell's limits, keep them until the job asks to stop, and restore the former limits.
 
     Raises TelemetryError, after restoring, if a limit could not be set or restored. Raises OSError
@@ -76,16 +80,16 @@ def hold(paths: RunPaths, cell: records.Cell, node: str) -> None:
             gpus=nvidia.read_limits(nvml, cell.training, cell.ranks_per_node),
             missing=nvidia.MISSING,
             begun_unix_s=time.time(),
-            boot_id=records.boot_id(),
-            job_id=records.job_id(),
+            boot_id=boot_id(),
+            job_id=job_id(),
         )
-        records.write_json(paths.node_limits(node), limits)
+        write_json(paths.node_limits(node), limits)
         with _guarded(Journal(str(paths.directory.absolute()), limits)) as path:
             problems = []
             try:
                 gpus = tuple(nvidia.set_limits(nvml, gpu) for gpu in limits.gpus)
                 limits = dataclasses.replace(limits, gpus=gpus, set_unix_s=time.time())
-                records.write_json(paths.node_limits(node), limits)
+                write_json(paths.node_limits(node), limits)
                 paths.limits_ready(node).touch()
                 while not (stopping or paths.telemetry_stop.exists() or os.getppid() != parent):
                     time.sleep(_LOOK_EVERY_S)
@@ -105,14 +109,14 @@ def give_back_leftovers(only: RunPaths | None = None) -> None:
     for path in sorted(_directory().glob("*.json")) if _is_own(_directory()) else ():
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             try:
-                journal = records.read_record(path, Journal)
-            except records.RecordError as error:
+                journal = read_record(path, Journal)
+            except RecordError as error:
                 raise TelemetryError(
                     f"limits of a run that was killed may be left on this node: {error}; have an "
                     "admin restore them (nvidia-smi -pl and -rgc), and then delete that file"
                 ) from None
             run = RunPaths(Path(journal.run_directory))
-            if journal.limits.node != records.node_name():
+            if journal.limits.node != node_name():
                 continue  # nodes without disks may share the directory
             if only is not None and run.directory != only.directory.absolute():
                 continue
@@ -126,7 +130,7 @@ def _give_back_for(path: Path, journal: Journal, run: RunPaths) -> None:
     fails.
     """
     limits = journal.limits
-    if limits.boot_id != records.boot_id():
+    if limits.boot_id != boot_id():
         path.unlink()  # the node was rebooted, which resets limits
         return
     with _nvml() as nvml:
@@ -152,9 +156,9 @@ def _give_back(
     ``before`` are earlier problems. Returns the new ones.
     """
     record = run.node_limits(limits.node)
-    with contextlib.suppress(OSError, records.RecordError):
+    with contextlib.suppress(OSError, RecordError):
         # The run's record was written later than the journal, and has more.
-        written = records.read_record(record, NodeLimits)
+        written = read_record(record, NodeLimits)
         if written.begun_unix_s == limits.begun_unix_s:
             limits = written
     done = [nvidia.restore_limits(nvml, gpu) for gpu in limits.gpus]
@@ -167,9 +171,9 @@ def _give_back(
         problems=(*limits.problems, *before, *problems),
     )
     try:
-        if records.read_record(record, NodeLimits).begun_unix_s == limits.begun_unix_s:
-            records.write_json(record, limits)
-    except (OSError, records.RecordError) as error:
+        if read_record(record, NodeLimits).begun_unix_s == limits.begun_unix_s:
+            write_json(record, limits)
+    except (OSError, RecordError) as error:
         print(f"{record} does not say that limits were given back: {error}", file=sys.stderr)
     if not problems:
         path.unlink()
@@ -190,8 +194,8 @@ def _guarded(journal: Journal) -> Iterator[Path]:
             f"{path.parent} must be a directory of this user's that nobody else may write, as what "
             "to give back is kept there; have it removed"
         )
-    with records.whole_file(path, durable=True) as draft:
-        records.write_json(draft, journal)
+    with whole_file(path, durable=True) as draft:
+        write_json(draft, journal)
         lock = os.open(draft, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     command = (sys.executable, "-m", "workflow_lib.telemetry.limits", "guard", str(path))
@@ -227,7 +231,7 @@ def _guard(path: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     print("ready", flush=True)
     if sys.stdin.read() != "done":
-        journal = records.read_record(path, Journal)
+        journal = read_record(path, Journal)
         _give_back_for(path, journal, RunPaths(Path(journal.run_directory)))
 
 
@@ -283,15 +287,15 @@ def main(arguments: list[str] | None = None) -> int:
         commands.add_parser(name).add_argument("path", type=Path)
     given = parser.parse_args(arguments)
     path: Path = given.path
-    node = records.node_name()
+    node = node_name()
     try:
         if given.command == "guard":
             _guard(path)
         elif given.command == "hold":
-            hold(RunPaths(path.parent), records.read_record(path, records.Cell), node)
+            hold(RunPaths(path.parent), read_record(path, Cell), node)
         else:
             give_back_leftovers(RunPaths(path.parent))
-    except (OSError, TelemetryError, records.RecordError) as error:
+    except (OSError, TelemetryError, RecordError) as error:
         print(f"GPU limits on {node}: {error}", file=sys.stderr, flush=True)
         if given.command == "hold":
             leave_mark(RunPaths(path.parent).limits_failed(node))

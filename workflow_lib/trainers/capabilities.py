@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from workflow_lib.records import Backend, Degrees, Model, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Backend, Training
 from workflow_lib.trainers.deepspeed import capabilities as deepspeed
 from workflow_lib.trainers.native import capabilities as native
 

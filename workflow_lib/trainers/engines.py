@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from workflow_lib.records import Cell, Precisions
+    from workflow_lib.records.cell import Cell
+    from workflow_lib.records.training import Precisions
     from workflow_lib.trainers.native.mesh import Mesh
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.synthetic_run import assert_holds, assert_null
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 
 from .kineto import ELEMENTWISE, GEMM, SEND_RECEIVE, analysed, collective, kernel, launch, step
 

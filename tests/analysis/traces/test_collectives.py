@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.synthetic_run import assert_holds, assert_null
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 
 from .kineto import GEMM, SEND_RECEIVE, analysed, collective, kernel
 

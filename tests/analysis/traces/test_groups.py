@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workflow_lib.analysis.traces.groups import axis_of, fabric_of, listed_ranks
-from workflow_lib.records import Degrees, group_members
+from workflow_lib.records.degrees import Degrees, group_members
 
 
 @pytest.mark.parametrize(

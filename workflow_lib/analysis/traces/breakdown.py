@@ -33,7 +33,7 @@ from workflow_lib.analysis.traces.names import (
     UNKNOWN,
 )
 from workflow_lib.analysis.traces.reading import Trace
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 
 
 def message_bytes(collective: Collective, kind: str) -> int | None:

@@ -19,7 +19,8 @@ from typing import Any, cast
 import msgspec
 from isal import igzip_lib, isal_zlib
 
-from workflow_lib.records import bounds, open_file
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import open_file
 
 
 class Notes:

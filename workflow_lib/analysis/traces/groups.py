@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 
 from workflow_lib.analysis.traces.names import ALL_TO_ALL, words
-from workflow_lib.records import Degrees, coordinates
 from workflow_lib.records.cell_axes import AXES
-from workflow_lib.records.degrees import NESTED
+from workflow_lib.records.degrees import NESTED, Degrees, coordinates
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 

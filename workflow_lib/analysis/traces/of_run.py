@@ -22,17 +22,13 @@ from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
 from workflow_lib.analysis.traces.decoding import Notes, TraceFile
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
 from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION, UNKNOWN
-from workflow_lib.records import (
-    KERNELS,
-    TRACES,
-    Cell,
-    Outcome,
-    RecordError,
-    RunPaths,
-    read_outcome,
-    read_record,
-    write_checksums,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.checksums import write_checksums
+from workflow_lib.records.files import read_outcome, read_record
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.run_tables import KERNELS, TRACES
 from workflow_lib.table_files import table, write_table
 
 _OWN = re.compile(r"rank(\d+)\.json(?:\.gz)?")

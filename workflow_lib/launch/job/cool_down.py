@@ -12,16 +12,20 @@ import sys
 import time
 from pathlib import Path
 
-from workflow_lib import records
 from workflow_lib.launch.processes import is_running
-from workflow_lib.records import Cell, CoolDown, RunPaths, TelemetryStart
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import CoolDown, TelemetryStart
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import GPU_SAMPLES
+from workflow_lib.records.whole_files import write_json
 
 #: how often the samples are looked at
 LOOK_EVERY_S = 1.0
 #: how much of a file's end is read: more than a node writes within a second, at 50 Hz
 _TAIL_BYTES = 1 << 17
 
-_NAMES = [column.name for column in records.GPU_SAMPLES]
+_NAMES = [column.name for column in GPU_SAMPLES]
 _GPU, _TEMPERATURE = map(_NAMES.index, ("gpu", "temperature_c"))
 
 
@@ -31,7 +35,7 @@ def cool_down(paths: RunPaths, process: int) -> None:
     ``process`` is the process id of the samplers' launcher. Raises SystemExit with a message if
     that process ends, or if a GPU reports no temperature.
     """
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     wanted_c, limit_s = cell.telemetry.cool_down_to_c, cell.telemetry.cool_down_limit_s
     if wanted_c is None:
         raise SystemExit(f"{paths.cell} asks for no cool-down: cool_down_to_c is null")
@@ -56,7 +60,7 @@ def cool_down(paths: RunPaths, process: int) -> None:
             "the sweep"
         )
     done = CoolDown(started_unix_s, waited_s, reached, before_c, hottest_c)
-    records.write_json(paths.cool_down, done)
+    write_json(paths.cool_down, done)
     if not reached:
         print(
             f"triptych: after {waited_s:.0f} s the hottest GPU is still at {hottest_c:g} °C, above "
@@ -71,7 +75,7 @@ def _hottest_c(paths: RunPaths) -> float | None:
     """
     temperatures: list[float | None] = []
     for node in paths.sampled_nodes():
-        gpus = len(records.read_record(paths.telemetry_start(node), TelemetryStart).gpus)
+        gpus = len(read_record(paths.telemetry_start(node), TelemetryStart).gpus)
         latest = _latest_c(paths.gpu_samples(node))
         temperatures += [latest.get(gpu) for gpu in range(gpus)]
     known = [temperature for temperature in temperatures if temperature is not None]

@@ -20,12 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import workflow_lib
-from workflow_lib import records, results
+from workflow_lib import results
 from workflow_lib.launch import attempts
 from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.job import cool_down, settings, stop_early
 from workflow_lib.launch.processes import is_running
-from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_if_there, read_json, read_record
+from workflow_lib.records.outcomes import EndedRecord, JobRecord
+from workflow_lib.records.paths import RunPaths, code_sha256, node_name
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import write_json
 
 #: exit code of ``begin`` if another job owns the run, or the run has a result
 TAKEN = 75
@@ -51,7 +57,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     Raises TakenError, and changes nothing, if another job owns the run and has not ended, or if the
     run has a result. Raises SystemExit if ranks on this machine could not find each other.
     """
-    owner = records.read_if_there(paths.job, JobRecord)
+    owner = read_if_there(paths.job, JobRecord)
     if paths.outcome.exists() or _ended_well(paths):
         raise TakenError(
             f"{paths.directory} has a result, which is kept. To run it again: python -m "
@@ -73,7 +79,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
             attempts.set_aside(paths, job)
     elif over:
         attempts.set_aside(paths, job)
-        records.write_json(paths.job, this_job)
+        write_json(paths.job, this_job)
         paths.submission.unlink(missing_ok=True)  # it was the other job's
     else:
         raise TakenError(
@@ -86,7 +92,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
         _refuse_unknown("localhost")
     digest = hashlib.sha256(script).hexdigest()
     ran = {"job_id": job, "script_sha256": digest}
-    records.write_json(paths.environment, environment() | ran)
+    write_json(paths.environment, environment() | ran)
 
 
 def _refuse_unknown(host: str) -> None:
@@ -104,7 +110,7 @@ def _refuse_unknown(host: str) -> None:
 
 def _ended_well(paths: RunPaths) -> bool:
     """Whether the last job's end record shows success, and the run was not yet judged a failure."""
-    ended = None if paths.failure.exists() else records.read_if_there(paths.ended, EndedRecord)
+    ended = None if paths.failure.exists() else read_if_there(paths.ended, EndedRecord)
     return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
 
 
@@ -121,11 +127,11 @@ def environment() -> dict[str, Any]:
             packages[name] = None
     return {
         "recorded_unix_s": time.time(),
-        "node": records.node_name(),
+        "node": node_name(),
         "triptych": workflow_lib.__version__,
         "commit": os.environ.get("TRIPTYCH_COMMIT") or None,
         "uncommitted_changes": None if changes is None else bool(changes),
-        "code_sha256": records.code_sha256(),
+        "code_sha256": code_sha256(),
         "python": platform.python_version(),
         "packages": packages,
         "kernel": platform.release(),
@@ -180,7 +186,7 @@ def wait_for_limits(paths: RunPaths, process: int) -> None:
 
 
 def _wait_for_every_node(paths: RunPaths, process: int, directory: Path, step: str) -> None:
-    cell = records.read_record(paths.cell, Cell)
+    cell = read_record(paths.cell, Cell)
     deadline = time.monotonic() + TELEMETRY_TIMEOUT_S
     log = paths.logs / f"{step}.log"
     while (ready := len(list(directory.glob("*.ready")))) < cell.nodes:
@@ -200,15 +206,13 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
     """Write ``ended.json``. An empty exit code means that the step never started."""
     started = None
     if paths.environment.exists():
-        started = records.read_json(paths.environment)
+        started = read_json(paths.environment)
     now = time.time()
-    ranks = [
-        records.read_record(path, records.RankRecord) for path in paths.steps.glob("rank*.json")
-    ]
+    ranks = [read_record(path, RankRecord) for path in paths.steps.glob("rank*.json")]
     nodes = {rank.node for rank in ranks} or _nodes_of_job()
     if stage == "complete" and not _all_finished(paths, ranks):
         stage = "training"  # srun exits with 0 where a node failed under it
-    records.write_json(
+    write_json(
         paths.ended,
         EndedRecord(
             job_id=job,
@@ -219,7 +223,7 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
             telemetry_exit_code=int(telemetry_exit) if telemetry_exit else None,
             failed_stage=None if stage == "complete" else stage,
             script_sha256=started["script_sha256"] if started else "",
-            code_sha256=records.code_sha256(),
+            code_sha256=code_sha256(),
             left_bytes=_left_bytes(paths),
         ),
     )
@@ -244,14 +248,14 @@ def _nodes_of_job() -> set[str]:
     in_job = "SLURM_JOB_NODELIST" in os.environ
     listed = _output("scontrol", "show", "hostnames") if in_job else None
     listed = listed or os.environ.get("TRIPTYCH_NODES", "")
-    return {*listed.split()} or {records.node_name()}
+    return {*listed.split()} or {node_name()}
 
 
-def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
+def _all_finished(paths: RunPaths, ranks: list[RankRecord]) -> bool:
     """Whether every rank that began has done all its steps or, in a profiled run, left a trace."""
     if results.is_profiled(paths.directory):
         return all(paths.trace(record.rank).exists() for record in ranks)
-    training = records.read_record(paths.cell, Cell).training
+    training = read_record(paths.cell, Cell).training
     lines = 1 + training.warmup_steps + training.measured_steps
     files = [paths.rank_steps(record.rank) for record in ranks]
     return all(file.exists() and file.read_bytes().count(b"\n") >= lines for file in files)
@@ -306,5 +310,5 @@ if __name__ == "__main__":
     except TakenError as error:
         print(f"triptych: {error}", file=sys.stderr)
         sys.exit(TAKEN)
-    except (OSError, records.RecordError) as error:
+    except (OSError, RecordError) as error:
         sys.exit(f"triptych: {error}")

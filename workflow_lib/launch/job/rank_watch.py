@@ -11,7 +11,9 @@ from pathlib import Path
 
 from workflow_lib.launch.job.rank_signals import ENDING, HANDED_ON
 from workflow_lib.launch.processes import signal_name
-from workflow_lib.records import ExitRecord, RunPaths, node_name, rank_number, write_json
+from workflow_lib.records.outcomes import ExitRecord
+from workflow_lib.records.paths import RunPaths, node_name, rank_number
+from workflow_lib.records.whole_files import write_json
 
 
 def out_of_memory_kills(

@@ -27,10 +27,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
-from workflow_lib import records, results
+from workflow_lib import results
 from workflow_lib.launch import gpu_faults
 from workflow_lib.launch.processes import is_running
-from workflow_lib.records import Cell, Outcome, RunPaths, StopRecord, SuspensionRecord
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_record
+from workflow_lib.records.outcomes import Outcome, StopRecord, SuspensionRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Watch:
         self._paths = paths
         self._samplers = samplers
         self._patience = patience
-        self._cell = records.read_record(paths.cell, Cell)
+        self._cell = read_record(paths.cell, Cell)
         # A profiled run is not measured. If sampling rates alternate, some blocks have no samples.
         self._is_measured = not results.is_profiled(paths.directory)
         self._samples_s = patience.samples_s + self._cell.telemetry.block_s
@@ -172,7 +176,7 @@ class _Suspensions:
         self._seconds += max(0.0, seconds)
         record = SuspensionRecord(self._since_unix_s, self._seconds)
         try:
-            records.write_json(self._paths.suspended, record)
+            write_json(self._paths.suspended, record)
         except OSError as error:
             print(f"triptych: {self._paths.suspended}: {error}", file=sys.stderr, flush=True)
 
@@ -213,7 +217,7 @@ def watch(
             return
     print(f"triptych: {stop.cause}", file=sys.stderr, flush=True)
     try:
-        records.write_json(paths.stopped, stop)
+        write_json(paths.stopped, stop)
     except OSError as error:  # for example a full file system, which may be the cause
         print(f"triptych: {paths.stopped}: {error}", file=sys.stderr, flush=True)
     _end(training, patience)

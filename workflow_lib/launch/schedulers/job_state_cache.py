@@ -26,7 +26,7 @@ from workflow_lib.launch.schedulers.query_results import (
     is_sacct,
 )
 from workflow_lib.launch.schedulers.scheduler import Found
-from workflow_lib.records import JobState
+from workflow_lib.records.outcomes import JobState
 
 #: how many jobs scontrol is asked for after one query: it takes one at a time
 _MOST_CONFIRMED = 20

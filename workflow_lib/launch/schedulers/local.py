@@ -23,7 +23,7 @@ from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.schedulers.queries import FINISHED
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
-from workflow_lib.records import JobRecord, JobState, SubmissionRecord
+from workflow_lib.records.outcomes import JobRecord, JobState, SubmissionRecord
 
 #: a local job is ended after this long: the local platform is for small cells
 LIMIT_MIN = 60

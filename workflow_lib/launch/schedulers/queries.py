@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from workflow_lib import commands
 from workflow_lib.launch import interruption
-from workflow_lib.records import JobState
+from workflow_lib.records.outcomes import JobState
 
 #: how long a command may take to answer
 ANSWER_TIMEOUT_S = 60.0

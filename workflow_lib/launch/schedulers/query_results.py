@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from workflow_lib.launch.schedulers import queries
 from workflow_lib.launch.schedulers.queries import LOST
-from workflow_lib.records import JobState
+from workflow_lib.records.outcomes import JobState
 
 _Value = TypeVar("_Value")
 

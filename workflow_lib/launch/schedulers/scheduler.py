@@ -6,7 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from workflow_lib.records import Cell, JobRecord, JobState, RunPaths, SubmissionRecord
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.outcomes import JobRecord, JobState, SubmissionRecord
+from workflow_lib.records.paths import RunPaths
 
 SchedulerName = Literal["slurm", "local"]
 

@@ -25,7 +25,7 @@ from workflow_lib.launch.schedulers.refusals import (
     refused,
 )
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
-from workflow_lib.records import JobRecord, JobState, SubmissionRecord
+from workflow_lib.records.outcomes import JobRecord, JobState, SubmissionRecord
 
 #: the first turn begins this long after the last thread came, so that threads that were started
 #: together are all there

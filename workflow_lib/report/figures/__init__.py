@@ -10,7 +10,8 @@ import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.records import SweepPaths, write_checksums
+from workflow_lib.records.checksums import write_checksums
+from workflow_lib.records.paths import SweepPaths
 from workflow_lib.report.figures import (
     energy,
     gpu_maps,

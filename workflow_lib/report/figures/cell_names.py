@@ -8,8 +8,9 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.records import Outcome, cell_axes
+from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import layout_words, short_layout
+from workflow_lib.records.outcomes import Outcome
 from workflow_lib.results import PROFILED_RUN
 
 Row = Mapping[str, Any]

@@ -9,7 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import RecordError, RunPaths, ranges, read_json
+from workflow_lib.records import ranges
+from workflow_lib.records.files import read_json
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
 from workflow_lib.report.figures.cell_names import Row, natural
 from workflow_lib.report.figures.numbers import NOTHING
 from workflow_lib.results import run_directory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workflow_lib.records import Outcome
+from workflow_lib.records.outcomes import Outcome
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kernel_times import (

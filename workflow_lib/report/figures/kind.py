@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
-from workflow_lib.records import Measure, cell_axes, measures
+from workflow_lib.records import cell_axes, measures
+from workflow_lib.records.measures import Measure
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, natural
 from workflow_lib.report.figures.tables import Tables

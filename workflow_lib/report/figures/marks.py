@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 
-from workflow_lib.records import MEASURES
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.report.figures.numbers import shown
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from workflow_lib.records import MEASURES
 from workflow_lib.records.labels import labels
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.kind import (

@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from workflow_lib.records import Measure, cell_axes
+from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import group_labels
+from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from workflow_lib.records import MEASURES, Measure
+from workflow_lib.records.measures import MEASURES, Measure
 
 #: text in place of a missing value
 NOTHING = "–"

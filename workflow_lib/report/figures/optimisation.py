@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from workflow_lib.records import Measure, cell_axes
+from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import group_labels
+from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (

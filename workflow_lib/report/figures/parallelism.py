@@ -11,8 +11,8 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workflow_lib.records import MEASURES
 from workflow_lib.records.labels import labels
+from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (

@@ -9,8 +9,9 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workflow_lib.records import Degrees, cell_axes, coordinates
+from workflow_lib.records import cell_axes
 from workflow_lib.records.bounds import PARALLEL
+from workflow_lib.records.degrees import Degrees, coordinates
 from workflow_lib.records.labels import group_labels
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row

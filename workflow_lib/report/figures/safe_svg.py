@@ -14,7 +14,8 @@ from typing import NoReturn
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
-from workflow_lib.records import RecordError, bounds, read_bytes
+from workflow_lib.records import bounds
+from workflow_lib.records.reading import RecordError, read_bytes
 from workflow_lib.safety import printable
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"

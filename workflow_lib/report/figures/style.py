@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from workflow_lib.records import whole_file
+from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report.figures.svg import shortened
 
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#6b6b6b"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
-from workflow_lib.records import TABLES, SweepPaths
+from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.tables import TABLES
 from workflow_lib.report.figures.cell_names import Row
 from workflow_lib.table_files import read_table
 

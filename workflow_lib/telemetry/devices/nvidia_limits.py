@@ -8,7 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from workflow_lib.records import GpuLimits, Training
+from workflow_lib.records.nodes import GpuLimits
+from workflow_lib.records.training import Training
 from workflow_lib.telemetry.devices.nvml import node_gpus, seen_gpus
 from workflow_lib.telemetry.source import TelemetryError
 

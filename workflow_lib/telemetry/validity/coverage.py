@@ -10,9 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib import gpu_models, records
-from workflow_lib.records import Cell, NodeClock, RankRecord, RunPaths, TelemetryStart
+from workflow_lib import gpu_models
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import STEPS, RankRecord
 from workflow_lib.records.csv_rows import read_csv
+from workflow_lib.records.files import read_if_there, read_record
+from workflow_lib.records.nodes import NodeClock, TelemetryStart
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import SAMPLER_BLOCKS
 from workflow_lib.telemetry.validity import InvalidTelemetryError
 from workflow_lib.telemetry.validity.same_steps import SameSteps, check_same_run
 from workflow_lib.telemetry.validity.sensors import check_sensors
@@ -60,7 +66,7 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
                 check_sensors(paths, start, _power_sensors(start, cell), span)
     except InvalidTelemetryError as error:
         return str(error)
-    except records.RecordError as error:
+    except RecordError as error:
         return f"{error}."
     except FileNotFoundError as error:
         return f"{error.filename} is missing."
@@ -72,7 +78,7 @@ def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     ranks: dict[str, list[RankRecord]] = {}
     same_steps = SameSteps(paths, cell)
     for rank in range(cell.degrees.world_size):
-        record = records.read_record(paths.rank(rank), RankRecord)
+        record = read_record(paths.rank(rank), RankRecord)
         rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell, record, same_steps)
         start, end = min(start, rank_start), max(end, rank_end)
         ranks.setdefault(record.node, []).append(record)
@@ -89,7 +95,7 @@ def _check_clock(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Non
     hundredth of a step. Earlier versions did not compare clocks; their runs pass. They did not
     record precisions either.
     """
-    clock = records.read_if_there(paths.clock(node), NodeClock)
+    clock = read_if_there(paths.clock(node), NodeClock)
     if clock is None:
         is_earlier = any(rank.precisions is None for rank in window.ranks[node])
         if len(window.ranks) > 1 and not is_earlier:
@@ -117,7 +123,7 @@ def _measured_steps(
     expected = cell.training.warmup_steps
     before = -math.inf
     start = end = math.nan
-    for line, row in read_csv(path, records.STEPS):
+    for line, row in read_csv(path, STEPS):
         started, ended = row["started_unix_s"], row["ended_unix_s"]
         if not isinstance(started, float) or not isinstance(ended, float):
             raise InvalidTelemetryError(f"{path}, line {line}: the step has no start or no end.")
@@ -147,7 +153,7 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
     path = paths.telemetry_start(node)
     if not path.exists():
         raise InvalidTelemetryError(f"Node {node} has no telemetry ({path} is missing).")
-    start = records.read_record(path, records.TelemetryStart)
+    start = read_record(path, TelemetryStart)
     check_same_run(path, start, window.ranks[node])
     count = len(start.gpus)
     if cell.telemetry.source not in ("auto", start.source):
@@ -230,7 +236,7 @@ def _check_blocks(path: Path, window: tuple[float, float]) -> None:
     """
     start_s, end_s = window
     covered_s: float | None = None
-    for line, row in read_csv(path, records.SAMPLER_BLOCKS):
+    for line, row in read_csv(path, SAMPLER_BLOCKS):
         began, ended = row["started_unix_s"], row["ended_unix_s"]
         if not isinstance(began, float) or not isinstance(ended, float) or ended < began:
             raise InvalidTelemetryError(f"{path}, line {line}: the block has no start or no end.")

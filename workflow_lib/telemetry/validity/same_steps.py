@@ -12,14 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib.records import (
-    Cell,
-    NodeClock,
-    RankRecord,
-    RunPaths,
-    TelemetryStart,
-    read_if_there,
-)
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_if_there
+from workflow_lib.records.nodes import NodeClock, TelemetryStart
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.telemetry.validity import InvalidTelemetryError
 
 

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib import gpu_models
-from workflow_lib.records import (
+from workflow_lib.records.columns import Column
+from workflow_lib.records.csv_rows import read_csv
+from workflow_lib.records.nodes import TelemetryStart
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import Field
+from workflow_lib.records.telemetry_columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
     POWER_SAMPLES,
-    Column,
-    RunPaths,
-    TelemetryStart,
 )
-from workflow_lib.records.csv_rows import read_csv
-from workflow_lib.records.reading import Field
 from workflow_lib.telemetry.validity import InvalidTelemetryError
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 from workflow_lib.telemetry.validity.trapezoid import part_within

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 
 def refusals(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:

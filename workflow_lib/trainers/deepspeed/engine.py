@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workflow_lib.records import SUMS, Cell, Precisions, Training
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.training import SUMS, Precisions, Training
 from workflow_lib.state_memory import BUCKET_PARAMETERS
 from workflow_lib.trainers.deepspeed.precisions import deepspeed_precisions
 from workflow_lib.trainers.native.device import on_gpu

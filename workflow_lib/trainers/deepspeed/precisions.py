@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workflow_lib.records import Precisions
+from workflow_lib.records.training import Precisions
 from workflow_lib.trainers.native.precisions import MOMENTS, named
 
 #: attributes by optimiser, in the order of the list above

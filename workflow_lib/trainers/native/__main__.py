@@ -16,22 +16,21 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow_lib.records import (
-    Cell,
-    ClockReading,
-    NodeClock,
-    Outcome,
-    RankRecord,
-    RecordError,
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_record
+from workflow_lib.records.nodes import ClockReading, NodeClock
+from workflow_lib.records.outcomes import Outcome
+from workflow_lib.records.paths import (
     RunPaths,
     boot_id,
     code_sha256,
     job_id,
     node_name,
     rank_number,
-    read_record,
-    write_json,
 )
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.safety import private_directory
 from workflow_lib.trainers.capabilities import refusal
 from workflow_lib.trainers.native import launch as launching

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from workflow_lib.records import ClockReading
+from workflow_lib.records.nodes import ClockReading
 from workflow_lib.trainers.native.launch import Launch
 
 #: number of questions; the quickest answer counts

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workflow_lib.records import Cell, read_json, shown
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_json
+from workflow_lib.records.reading import shown
 from workflow_lib.trainers.native.context_parallel import chunks_of, cut
 from workflow_lib.trainers.native.mesh import Mesh
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from workflow_lib import gpu_models
-from workflow_lib.records import Hardware, Telemetry
+from workflow_lib.records.cell import Hardware, Telemetry
 from workflow_lib.trainers.native.launch import Launch
 from workflow_lib.words import counted
 

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workflow_lib.records import Model, Training
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.trainers.native.collectives import exchange
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.expert_exchange import ExchangeBeside

@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 from workflow_lib import memory
-from workflow_lib.records import Cell, ErrorRecord, Outcome, node_name
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.outcomes import ErrorRecord, Outcome
+from workflow_lib.records.paths import node_name
 from workflow_lib.trainers.native.optimizer import NonfiniteGradient
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workflow_lib.records import Activation
+from workflow_lib.records.model import Activation
 from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.trainers.native.tensor_parallel import TensorParallel
 from workflow_lib.trainers.native.weights import Weights

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workflow_lib.records import Cell, Precisions
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.training import Precisions
 from workflow_lib.trainers.native.collectives import Group, group_rank, group_size
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.key_value_cache import KeyValueCache, MovingPlace, Place

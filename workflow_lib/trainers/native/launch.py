@@ -6,7 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from workflow_lib.records import Degrees
+from workflow_lib.records.degrees import Degrees
 from workflow_lib.words import counted
 
 

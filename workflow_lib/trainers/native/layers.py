@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workflow_lib.records import Model
+from workflow_lib.records.model import Model
 from workflow_lib.trainers.native.collectives import copy_to_group
 from workflow_lib.trainers.native.context_parallel import ContextParallel, cut
 from workflow_lib.trainers.native.device import on_gpu

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from workflow_lib.records import LinkCount, LinkReading
+from workflow_lib.records.nodes import LinkCount, LinkReading
 from workflow_lib.telemetry.devices.nvml import ReadLinks, open_links
 from workflow_lib.telemetry.source import UnreadableError
 from workflow_lib.trainers.native.device import Device

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, TextIO
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, whole_file, write_json
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import STEPS, RankRecord
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import whole_file, write_json
 from workflow_lib.trainers.engines import Engine
 from workflow_lib.trainers.native.data import Source, step_batches
 from workflow_lib.trainers.native.device import Device, on_gpu

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from workflow_lib.records import Coordinates, Degrees, coordinates, group_members
+from workflow_lib.records.degrees import Coordinates, Degrees, coordinates, group_members
 from workflow_lib.words import counted
 
 

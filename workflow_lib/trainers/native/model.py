@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workflow_lib.records import Model, Training
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 from workflow_lib.trainers.native import float8, recomputation
 from workflow_lib.trainers.native.collectives import Group
 from workflow_lib.trainers.native.context_parallel import ContextParallel

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workflow_lib.records import Training
+from workflow_lib.records.training import Training
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.mesh import Mesh
 

@@ -28,7 +28,7 @@ from torch.distributed.pipelining.schedules import (
     _PipelineScheduleRuntime,
 )
 
-from workflow_lib.records import Cell
+from workflow_lib.records.cell import Cell
 from workflow_lib.trainers.native.mesh import Mesh
 from workflow_lib.trainers.native.precisions import DTYPES
 from workflow_lib.trainers.native.sharding import Sharding

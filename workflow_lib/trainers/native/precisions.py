@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 
 import torch
 
-from workflow_lib.records import Cell, Precision, Precisions, precisions_of
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.training import Precision, Precisions, precisions_of
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 #: names of those states of AdamW that have one number for each weight

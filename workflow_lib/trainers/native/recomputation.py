@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from workflow_lib.records import Recomputation
+from workflow_lib.records.training import Recomputation
 from workflow_lib.trainers.native import (
     collectives,
     expert_exchange,

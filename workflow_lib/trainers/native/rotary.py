@@ -25,7 +25,7 @@ def rotary_table(
     The positions are those of ``chunks``.
 
     Pair i of size / 2 turns by base^(−2i / size) radians from one position to the next; ``scaling``
-    makes that less (see :class:`workflow_lib.records.Model`). Both numbers of a pair turn by one
+    makes that less (see :class:`.records.model.Model`). Both numbers of a pair turn by one
     angle, so each cosine occurs twice. One table serves every layer. It is computed from integers,
     because DeepSpeed's ZeRO-3 makes every new tensor of floats bf16.
     """

@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from workflow_lib.records import SUMS, Precisions, Training
+from workflow_lib.records.training import SUMS, Precisions, Training
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.mesh import Mesh, lone_group
 from workflow_lib.trainers.native.precisions import DTYPES, named

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from workflow_lib.records import read_json, said, whole_file, write_json
+from workflow_lib.records.files import read_json
+from workflow_lib.records.whole_files import report_error, whole_file, write_json
 from workflow_lib.words import counted
 
 STANDARD_LIBRARY = "python-standard-library"
@@ -301,8 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
             lambda line: print(line, file=sys.stderr, flush=True),
         )
     except (TokenizeError, OSError) as error:
-        print(f"tokenize: {said(error)}", file=sys.stderr)
-        return 1
+        return report_error("tokenize", error)
     print(f"{options.output / 'tokens.bin'}: {count} tokens ({tokenizer.name})")
     return 0
 

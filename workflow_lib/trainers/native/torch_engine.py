@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from workflow_lib.records import SUMS, Cell, Precisions, Training
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.training import SUMS, Precisions, Training
 from workflow_lib.trainers.native.float8 import precision_of_products
 from workflow_lib.trainers.native.mesh import Mesh, end_stages_group
 from workflow_lib.trainers.native.model import (
