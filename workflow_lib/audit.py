@@ -31,8 +31,8 @@ from typing import Any
 
 Series = list[tuple[float, float]]
 Rows = list[dict[str, str]]
-#: step → times of all ranks in s
-Times = dict[int, list[float]]
+#: step → when each rank began and ended it, in s
+Spans = dict[int, list[tuple[float, float]]]
 #: an energy counter: when each value was renewed in s, by how much that may be off, and J
 Counter = list[tuple[float, float, float]]
 
@@ -54,6 +54,10 @@ HELD_S = 1.0
 FASTEST_DRIFT = 500e-6
 #: a node's clock may be off rank 0's by this share of a step
 CLOCK_SHARE = 0.01
+#: columns of time and power, each with its unit in s or W
+Columns = tuple[str, float, str, float]
+SAMPLES: Columns = ("unix_time_s", 1.0, "power_w", 1.0)
+OF_DRIVER: Columns = ("driver_time_us", 1e-6, "power_mw", 1e-3)
 #: what a run has: of a planned cell, or of a command that was measured
 RECORDS = ("cell.json", "measured.json")
 #: the directory of a run that is profiled, and has no measures
@@ -162,9 +166,9 @@ def number(row: Mapping[str, str], column: str, where: str) -> float | None:
 
 def needed(row: Mapping[str, str], column: str, where: str) -> float:
     """As :func:`number`, of a field that no row may lack."""
-    if (value := number(row, column, where)) is None:
-        raise DamagedError(f"{where}: {column} is missing")
-    return value
+    if (value := number(row, column, where)) is not None:
+        return value
+    raise DamagedError(f"{where}: {column} is missing")
 
 
 class Curve:
@@ -200,12 +204,8 @@ class Curve:
 
     def longest_gap(self, start: float, end: float) -> float:
         """The longest time in s between two readings of which a part lies in a span."""
-        gaps = (
-            later - earlier
-            for earlier, later in zip(self.times, self.times[1:])
-            if later > start and earlier < end
-        )
-        return max(gaps, default=0.0)
+        pairs = zip(self.times, self.times[1:])
+        return max((b - a for a, b in pairs if b > start and a < end), default=0.0)
 
 
 class Clock:
@@ -217,8 +217,7 @@ class Clock:
         self.error_s = self._slope = 0.0
         self._before = (0.0, 0.0)
         self.reason = str(told.get("reason") or "")
-        before, after = told.get("before"), told.get("after")
-        if not before or not after:
+        if not (before := told.get("before")) or not (after := told.get("after")):
             return
         self._before = (before["unix_time_s"], before["ahead_s"])
         span_s = after["unix_time_s"] - before["unix_time_s"]
@@ -266,119 +265,106 @@ class Audit:
             self._clocks[node] = Clock(self.files.record(f"steps/clock-{node}.json"))
         return self._clocks[node]
 
+    def _steps_of(
+        self, name: str, clock: Clock
+    ) -> Iterator[tuple[int, tuple[float, float], dict[str, str]]]:
+        """A rank's measured steps: number, begin and end by rank 0's clock, and row."""
+        if (rows := self.files.rows(name)) is None:
+            raise DamagedError(f"{name} is missing")
+        latest = -math.inf
+        for row in rows:
+            start, end = (needed(row, f"{at}_unix_s", name) for at in ("started", "ended"))
+            if start < latest or end < start:
+                self.invalid.append(f"{name}: the clock went backwards")
+            latest = end
+            if row["phase"] == "measured":
+                span = (clock.corrected(start), clock.corrected(end))
+                yield int(needed(row, "step", name)), span, row
+
     def _read_measured(self, told: Mapping[str, Any]) -> None:
         """The steps of a command after its warm-up; all of the command where none are known."""
         self.gpus = dict.fromkeys(map(str, told["nodes"]))
         self.window = (float(told["started_unix_s"]), float(told["ended_unix_s"]))
-        spans: dict[int, list[tuple[float, float]]] = {}
+        spans: Spans = {}
         counts: dict[int, int] = {}
         tokens: dict[int, float] = {}
         for name in told["steps"]:
-            if (rows := self.files.rows(name)) is None:
-                raise DamagedError(f"{name} is missing")
-            for row in rows:
-                if row["phase"] != "measured":
-                    continue
-                step = int(needed(row, "step", name))
-                start, end = (needed(row, f"{at}_unix_s", name) for at in ("started", "ended"))
-                if end < start:
-                    self.invalid.append(f"{name}: the clock went backwards")
-                spans.setdefault(step, []).append((start, end))
+            for step, span, row in self._steps_of(name, Clock(None)):
+                spans.setdefault(step, []).append(span)
                 counts[step] = int(number(row, "steps", name) or 1)
                 tokens[step] = tokens.get(step, 0) + (number(row, "tokens", name) or math.nan)
         # Of a step that not every rank has finished, nothing is known.
         steps = [step for step in sorted(spans) if len(spans[step]) == len(told["steps"])]
-        edges = {step: (min(spans[step])[0], max(e for _, e in spans[step])) for step in steps}
         self.tokens = told["tokens"]
         if steps:
-            self.window = (edges[steps[0]][0], max(end for _, end in edges.values()))
-            counted = sum(counts[step] for step in steps)
             own = sum(tokens[step] for step in steps)
-            per_step = told["tokens_per_step"]
-            self.tokens = counted * per_step if per_step else None if math.isnan(own) else own
-            times = [(end - start) / counts[step] for step, (start, end) in edges.items()]
-            self.values.update(counted_steps=counted, step_time_s=statistics.median(times))
+            per_step = told["tokens_per_step"] or math.nan
+            own = own if math.isnan(per_step) else per_step * sum(counts[step] for step in steps)
+            self.tokens = None if math.isnan(own) else own
+        self._read_window([spans[step] for step in steps], [counts[step] for step in steps])
+
+    def _read_window(
+        self, spans: Sequence[Sequence[tuple[float, float]]], counts: Sequence[int]
+    ) -> None:
+        """Times of the steps: when each rank began and ended each, and for how many each stands."""
+        edges = [(min(step)[0], max(end for _, end in step)) for step in spans]
+        if edges:
+            self.window = (min(edges)[0], max(end for _, end in edges))
+            times = [(end - start) / count for (start, end), count in zip(edges, counts)]
+            self.values.update(counted_steps=sum(counts), step_time_s=statistics.median(times))
         duration_s = self.window[1] - self.window[0]
         if duration_s <= 0:
             raise DamagedError("what was measured ends before it begins")
         self.values["measured_duration_s"] = duration_s
-        if self.tokens:
+        if self._trains and self.tokens:
             self.values["tokens_per_s"] = self.tokens / duration_s
 
     def _read_steps(self) -> None:
         degrees = self.cell["degrees"]
         sizes = [int(degrees.get(name, 1)) for name in ("tp", "pp", "dp", "cp")]
-        self._ranks = range(math.prod(sizes))
         training = self.cell["training"]
         first, count = int(training["warmup_steps"]), int(training["measured_steps"])
-        begun: Times = {}
-        ended: Times = {}
+        spans: Spans = {}
         tokens: dict[Any, dict[int, float]] = {}
         places: dict[str, list[Mapping[str, Any]]] = {}
-        for rank in self._ranks:
-            record = self.files.record(f"steps/rank{rank}.json")
-            name = f"steps/rank{rank}.csv"
-            rows = self.files.rows(name)
-            if record is None or rows is None:
-                raise DamagedError(f"rank {rank} left no {name} or no record")
-            node = str(record["node"])
+        for rank in range(math.prod(sizes)):
+            if (record := self.files.record(f"steps/rank{rank}.json")) is None:
+                raise DamagedError(f"steps/rank{rank}.json is missing")
+            name, node = f"steps/rank{rank}.csv", str(record["node"])
             places.setdefault(node, []).append(record)
-            clock = self._clock(node)
             replica = record.get("dp_rank")
             of_replica = tokens.setdefault(rank if replica is None else replica, {})
-            measured, latest = [], -math.inf
-            for row in rows:
-                start = needed(row, "started_unix_s", name)
-                end = needed(row, "ended_unix_s", name)
-                if start < latest or end < start:
-                    self.invalid.append(f"{name}: the clock went backwards")
-                latest = end
-                if row["phase"] != "measured":
-                    continue
-                step = int(needed(row, "step", name))
+            measured = []
+            for step, span, row in self._steps_of(name, self._clock(node)):
                 measured.append(step)
-                begun.setdefault(step, []).append(clock.corrected(start))
-                ended.setdefault(step, []).append(clock.corrected(end))
+                spans.setdefault(step, []).append(span)
                 of_replica[step] = needed(row, "tokens", name)
             if measured != list(range(first, first + count)):
                 raise DamagedError(f"{name} has {len(measured)} of {count} measured steps")
         self.gpus.update(places)
-        steps = sorted(begun)
-        self.window = (min(map(min, begun.values())), max(map(max, ended.values())))
-        duration_s = self.window[1] - self.window[0]
-        if duration_s <= 0:
-            raise DamagedError("the measured steps end before they begin")
-        self._check_clocks(duration_s / count, begun, ended)
-        of_steps = [sum(each.get(step, 0.0) for each in tokens.values()) for step in steps]
         batch = training["global_batch_size"] * self.cell["model"]["sequence_length"]
-        for step, found in zip(steps, of_steps):
-            if found != batch:
+        for step in spans:
+            if (found := sum(each.get(step, 0.0) for each in tokens.values())) != batch:
                 raise DamagedError(f"step {step} has {found:.0f} tokens, the batch has {batch}")
-        self.tokens = sum(of_steps)
-        step_times = [max(ended[step]) - min(begun[step]) for step in steps]
-        self.values.update(
-            counted_steps=len(steps),
-            measured_duration_s=duration_s,
-            step_time_s=statistics.median(step_times),
-        )
-        if self._trains:
-            self.values["tokens_per_s"] = self.tokens / duration_s
+        self.tokens = float(batch * count)
+        self._read_window([spans[step] for step in sorted(spans)], [1] * count)
+        self._check_clocks(self.values["measured_duration_s"] / count, spans)
 
-    def _check_clocks(self, step_s: float, begun: Times, ended: Times) -> None:
+    def _check_clocks(self, step_s: float, spans: Spans) -> None:
         for node, clock in self._clocks.items():
             if clock.reason or clock.error_s > CLOCK_SHARE * step_s:
                 why = clock.reason or f"{clock.error_s:.3g} s uncertain"
                 self.invalid.append(f"clock of {node}: {why}")
         worst_s = max(clock.error_s for clock in self._clocks.values())
         # In inference replicas exchange nothing, so their steps are not one.
-        if self._trains and any(max(begun[n]) - min(ended[n]) > 2 * worst_s for n in begun):
+        apart_s = [max(span)[0] - min(end for _, end in span) for span in spans.values()]
+        if self._trains and max(apart_s) > 2 * worst_s:
             self.invalid.append("a step ended on one rank before it began on another")
 
     def _read_energy(self) -> None:
         parts: list[tuple[float, float] | None] = []
         for node, ranks in sorted(self.gpus.items()):
-            start = self.files.record(f"telemetry/{node}.json")
-            if start is None:
+            if (start := self.files.record(f"telemetry/{node}.json")) is None:
                 self.invalid.append(f"node {node} has no telemetry")
                 parts.append(None)
                 continue
@@ -432,11 +418,15 @@ class Audit:
         if (rows := self.files.rows(name)) is None:
             self.invalid.append(f"{name} is missing")
             return {}
-        most = [_impossible_w(entry) for entry in start["gpus"]]
-        readings = _series(rows, name, "unix_time_s", "power_w", 1.0, clock, most)
+        limits = ("power_limit_max_w", "power_limit_default_w", "power_limit_w")
+        most = [
+            IMPOSSIBLE_LIMITS * max(float(entry.get(limit) or 0) for limit in limits)
+            or IMPOSSIBLE_W
+            for entry in start["gpus"]
+        ]
+        readings = _series(rows, name, SAMPLES, clock, most)
         path = f"telemetry/{node}-power.csv"
-        rows = self.files.rows(path) or []
-        of_driver = _series(rows, path, "driver_time_us", "power_mw", 1e-3, clock, most)
+        of_driver = _series(self.files.rows(path) or [], path, OF_DRIVER, clock, most)
         counters = self._counters(node, start, clock)
         found: dict[int, tuple[float, float]] = {}
         # A run whose rates alternated has no energy.
@@ -537,17 +527,11 @@ class Audit:
 
 
 def _series(
-    rows: Rows,
-    name: str,
-    time: str,
-    power: str,
-    unit_w: float,
-    clock: Clock,
-    most_w: Sequence[float],
+    rows: Rows, name: str, columns: Columns, clock: Clock, most_w: Sequence[float]
 ) -> dict[int, Series]:
     """GPU → times of rank 0's clock in s and power in W; without what no GPU draws."""
     found: dict[int, Series] = {}
-    unit_s = 1e-6 if time.endswith("_us") else 1.0
+    time, unit_s, power, unit_w = columns
     for row in rows:
         watt = number(row, power, name)
         moment = clock.corrected(needed(row, time, name) * unit_s)
@@ -561,12 +545,6 @@ def _series(
             raise DamagedError(f"{name}: the clock went backwards")
         series.append((moment, watt * unit_w))
     return found
-
-
-def _impossible_w(entry: Mapping[str, Any]) -> float:
-    names = ("power_limit_max_w", "power_limit_default_w", "power_limit_w")
-    limits = [float(entry[name]) for name in names if entry.get(name)]
-    return IMPOSSIBLE_LIMITS * max(limits) if limits else IMPOSSIBLE_W
 
 
 def _agrees(readings: Curve, driver: Series) -> bool:
@@ -585,13 +563,8 @@ def _agrees(readings: Curve, driver: Series) -> bool:
 
 def _fell(counter: Counter, start: float, end: float) -> bool:
     """Whether the counter ran backwards between two readings of the window, or right across it."""
-    return any(
-        later[2] < earlier[2]
-        and earlier[0] < end
-        and later[0] > start
-        and (earlier[0] >= start) == (later[0] <= end)
-        for earlier, later in zip(counter, counter[1:])
-    )
+    falls = ((a[0], b[0]) for a, b in zip(counter, counter[1:]) if b[2] < a[2])
+    return any(a < end and b > start and (a >= start) == (b <= end) for a, b in falls)
 
 
 def differences(audit: Audit) -> list[str]:
