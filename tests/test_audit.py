@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import re
 import subprocess
@@ -200,7 +201,7 @@ def test_bytes_changed_at_random_are_never_accepted_wrongly(run):
     names += ("telemetry/node1.csv", "telemetry/node1-counters.csv", "telemetry/node1.json")
     chosen = random.Random(7)
     noticed = 0
-    for _ in range(400):
+    for _ in range(int(os.environ.get("TRIPTYCH_FUZZ_INPUTS", 400))):
         path = run / chosen.choice(names)
         whole = path.read_bytes()
         place = chosen.randrange(len(whole))

@@ -1,13 +1,11 @@
 """``triptych audit PATH…``: energy, steps and validity of runs, again from their raw files.
 
-It is a second opinion. It was written from docs/reference/contract.md and
-docs/explanation/measurement.md, uses none of the code that reduces runs, and needs only the
-standard library of Python 3.9, so a reader can check an archive with this file alone. PATH is a
-run's directory, a directory that holds runs, or an archive.
+A second opinion, written from docs/reference/contract.md and docs/explanation/measurement.md. It
+uses none of the code that reduces runs, and only the standard library of Python 3.9, so a reader
+can check an archive with this file alone. PATH is a run, a directory of runs, or an archive.
 
-Of each run it reads the window of the measured steps, the tokens in it, each GPU's energy, and
-whether telemetry covers all of it. What ``summary.json`` and ``outcome.json`` say otherwise is
-printed.
+It reads the window of a run's measured steps, their tokens, each GPU's energy, and whether
+telemetry covers all of it, and prints what the run's own records say otherwise.
 """
 
 from __future__ import annotations
@@ -29,10 +27,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-Series = list[tuple[float, float]]
-Rows = list[dict[str, str]]
+Record = Mapping[str, Any]
+Row = dict[str, str]
+Span = tuple[float, float]
+Series = list[Span]
 #: step → when each rank began and ended it, in s
-Spans = dict[int, list[tuple[float, float]]]
+Spans = dict[int, list[Span]]
 #: an energy counter: when each value was renewed in s, by how much that may be off, and J
 Counter = list[tuple[float, float, float]]
 
@@ -60,8 +60,6 @@ SAMPLES: Columns = ("unix_time_s", 1.0, "power_w", 1.0)
 OF_DRIVER: Columns = ("driver_time_us", 1e-6, "power_mw", 1e-3)
 #: what a run has: of a planned cell, or of a command that was measured
 RECORDS = ("cell.json", "measured.json")
-#: the directory of a run that is profiled, and has no measures
-PROFILED = "run0"
 #: what no GPU draws: this many times its highest limit, or so much where none is told
 IMPOSSIBLE_LIMITS, IMPOSSIBLE_W = 2.0, 10_000.0
 
@@ -90,7 +88,7 @@ class Files:
             raise DamagedError(f"{name}: not an object")
         return value
 
-    def rows(self, name: str) -> Rows | None:
+    def rows(self, name: str) -> list[Row] | None:
         """The rows of a CSV file without a torn last line; None if there is no such file."""
         if (content := self._read(name)) is None:
             return None
@@ -99,18 +97,14 @@ class Files:
             lines = list(csv.reader(io.StringIO(whole.decode("ascii"), newline="")))
         except (UnicodeDecodeError, csv.Error) as error:
             raise DamagedError(f"{name}: {error}") from None
-        header = lines[0] if lines else []
-        for number, line in enumerate(lines[1:], start=2):
-            if len(line) != len(header):
-                raise DamagedError(f"{name}, line {number}: {len(line)} fields of {len(header)}")
-        return [dict(zip(header, line)) for line in lines[1:]]
+        for number, line in enumerate(lines, start=1):
+            if len(line) != len(lines[0]):
+                raise DamagedError(f"{name}, line {number}: {len(line)} fields of {len(lines[0])}")
+        return [dict(zip(lines[0], line)) for line in lines[1:]]
 
 
 def runs_below(path: Path) -> Iterator[Files]:
-    """The runs of a directory or an archive, in the order of their names.
-
-    Raises OSError, and DamagedError for a file that is no ZIP.
-    """
+    """The runs of a directory or archive by name. Raises OSError; DamagedError for no ZIP."""
     if path.is_dir():
         for run in sorted(each.parent for name in RECORDS for each in path.rglob(name)):
             yield Files(str(run), functools.partial(read_file, run))
@@ -120,11 +114,11 @@ def runs_below(path: Path) -> Iterator[Files]:
     except zipfile.BadZipFile as error:
         raise DamagedError(f"{path}: {error}") from None
     with archive:
-        names = [name for name in archive.namelist() if name.rpartition("/")[2] in RECORDS]
-        root = min(names, default="").partition("/")[0]
+        names = sorted(name for name in archive.namelist() if name.rpartition("/")[2] in RECORDS)
+        root = "".join(names[:1]).partition("/")[0]
         sums = (_read_member(archive, {}, f"{root}/", "manifest-sha256.txt") or b"").decode()
         stated = {name: of for of, _, name in (line.partition("  ") for line in sums.splitlines())}
-        for name in sorted(names):
+        for name in names:
             prefix = name[: name.rindex("/") + 1]
             yield Files(prefix[:-1], functools.partial(_read_member, archive, stated, prefix))
 
@@ -136,9 +130,7 @@ def read_file(directory: Path, name: str) -> bytes | None:
         return None
 
 
-def _read_member(
-    archive: zipfile.ZipFile, stated: Mapping[str, str], prefix: str, name: str
-) -> bytes | None:
+def _read_member(archive: zipfile.ZipFile, stated: Record, prefix: str, name: str) -> bytes | None:
     """A file of an archive, with the SHA-256 that its manifest states."""
     try:
         content = archive.read(prefix + name)
@@ -154,14 +146,14 @@ def _read_member(
 
 def number(row: Mapping[str, str], column: str, where: str) -> float | None:
     """A field as a finite number; None if it is empty or the file has no such column."""
-    text = row.get(column, "")
+    if not (text := row.get(column, "")):
+        return None
     try:
-        value = float(text) if text else None
+        if math.isfinite(value := float(text)):
+            return value
     except ValueError:
-        value = math.nan
-    if value is not None and not math.isfinite(value):
-        raise DamagedError(f"{where}: {column} is {text[:40]!r}")
-    return value
+        pass
+    raise DamagedError(f"{where}: {column} is {text[:40]!r}")
 
 
 def needed(row: Mapping[str, str], column: str, where: str) -> float:
@@ -186,11 +178,12 @@ class Curve:
         """Energy in J from the first reading to a moment; None beyond the readings, but for
         ``held_s`` during which power is taken as constant."""
         first, last = self.times[0], self.times[-1]
+        if max(first - moment, moment - last) > held_s:
+            return None
         if moment < first:
-            return None if first - moment > held_s else (moment - first) * self.watts[0]
+            return (moment - first) * self.watts[0]
         if moment >= last:
-            beyond = moment - last
-            return None if beyond > held_s else self.joules[-1] + beyond * self.watts[-1]
+            return self.joules[-1] + (moment - last) * self.watts[-1]
         before = bisect_right(self.times, moment) - 1
         since = moment - self.times[before]
         step = self.times[before + 1] - self.times[before]
@@ -211,19 +204,17 @@ class Curve:
 class Clock:
     """How far a node's clock is ahead of rank 0's: it was compared twice, and drifts evenly."""
 
-    def __init__(self, record: Mapping[str, Any] | None) -> None:
+    def __init__(self, record: Record | None) -> None:
         """``record`` is ``steps/clock-<node>.json``; without one the clocks are taken as one."""
         told = record or {}
-        self.error_s = self._slope = 0.0
-        self._before = (0.0, 0.0)
+        self.error_s, self._slope, self._before = 0.0, 0.0, (0.0, 0.0)
         self.reason = str(told.get("reason") or "")
         if not (before := told.get("before")) or not (after := told.get("after")):
             return
         self._before = (before["unix_time_s"], before["ahead_s"])
         span_s = after["unix_time_s"] - before["unix_time_s"]
         gained_s = after["ahead_s"] - before["ahead_s"]
-        if span_s > 0:
-            self._slope = gained_s / span_s
+        self._slope = gained_s / span_s if span_s > 0 else 0.0
         errors_s = before["error_s"], after["error_s"]
         is_set = span_s <= 0 or abs(gained_s) > FASTEST_DRIFT * span_s + sum(errors_s)
         self.error_s = max(errors_s) + (abs(gained_s) if is_set else 0.0)
@@ -245,29 +236,21 @@ class Audit:
         self.tokens: float | None = None
         self._clocks: dict[str, Clock] = {}
         #: node → its ranks, whose GPUs count; None where all sampled ones do
-        self.gpus: dict[str, list[Mapping[str, Any]] | None] = {}
+        self.gpus: dict[str, list[Record] | None] = {}
         self.measured = files.record("measured.json")
-        if self.measured is None:
-            self.cell = files.record("cell.json") or {}
-            self._read_steps()
-        else:
-            self.cell = {"training": {}, "hardware": {}, "telemetry": {}}
-            self._read_measured(self.measured)
+        nothing: dict[str, Any] = {"training": {}, "hardware": {}, "telemetry": {}}
+        self.cell = (files.record("cell.json") or {}) if self.measured is None else nothing
+        # Inference reads tokens and writes them, which are not alike.
+        self._trains = self.cell["training"].get("workload") != "inference"
+        self._read_steps() if self.measured is None else self._read_measured(self.measured)
         self._read_energy()
-
-    @property
-    def _trains(self) -> bool:
-        """Whether the cell trains. Inference reads tokens and writes them, which are not alike."""
-        return bool(self.cell["training"].get("workload") != "inference")
 
     def _clock(self, node: str) -> Clock:
         if node not in self._clocks:
             self._clocks[node] = Clock(self.files.record(f"steps/clock-{node}.json"))
         return self._clocks[node]
 
-    def _steps_of(
-        self, name: str, clock: Clock
-    ) -> Iterator[tuple[int, tuple[float, float], dict[str, str]]]:
+    def _steps_of(self, name: str, clock: Clock) -> Iterator[tuple[int, tuple[float, float], Row]]:
         """A rank's measured steps: number, begin and end by rank 0's clock, and row."""
         if (rows := self.files.rows(name)) is None:
             raise DamagedError(f"{name} is missing")
@@ -281,7 +264,7 @@ class Audit:
                 span = (clock.corrected(start), clock.corrected(end))
                 yield int(needed(row, "step", name)), span, row
 
-    def _read_measured(self, told: Mapping[str, Any]) -> None:
+    def _read_measured(self, told: Record) -> None:
         """The steps of a command after its warm-up; all of the command where none are known."""
         self.gpus = dict.fromkeys(map(str, told["nodes"]))
         self.window = (float(told["started_unix_s"]), float(told["ended_unix_s"]))
@@ -303,9 +286,7 @@ class Audit:
             self.tokens = None if math.isnan(own) else own
         self._read_window([spans[step] for step in steps], [counts[step] for step in steps])
 
-    def _read_window(
-        self, spans: Sequence[Sequence[tuple[float, float]]], counts: Sequence[int]
-    ) -> None:
+    def _read_window(self, spans: Sequence[Sequence[Span]], counts: Sequence[int]) -> None:
         """Times of the steps: when each rank began and ended each, and for how many each stands."""
         edges = [(min(step)[0], max(end for _, end in step)) for step in spans]
         if edges:
@@ -326,7 +307,7 @@ class Audit:
         first, count = int(training["warmup_steps"]), int(training["measured_steps"])
         spans: Spans = {}
         tokens: dict[Any, dict[int, float]] = {}
-        places: dict[str, list[Mapping[str, Any]]] = {}
+        places: dict[str, list[Record]] = {}
         for rank in range(math.prod(sizes)):
             if (record := self.files.record(f"steps/rank{rank}.json")) is None:
                 raise DamagedError(f"steps/rank{rank}.json is missing")
@@ -362,7 +343,7 @@ class Audit:
             self.invalid.append("a step ended on one rank before it began on another")
 
     def _read_energy(self) -> None:
-        parts: list[tuple[float, float] | None] = []
+        parts: list[Span | None] = []
         for node, ranks in sorted(self.gpus.items()):
             if (start := self.files.record(f"telemetry/{node}.json")) is None:
                 self.invalid.append(f"node {node} has no telemetry")
@@ -379,8 +360,7 @@ class Audit:
             # Of an MI250's two dies one tells the power of both.
             tells = [e.get("reports_power", n % size == 0) for n, e in enumerate(start["gpus"])]
             sensors = sorted({gpu for gpu in used if gpu is not None and tells[gpu]})
-            of_node = self._node(node, start, sensors)
-            parts += [of_node.get(gpu) for gpu in sensors]
+            parts += map(self._node(node, start, sensors).get, sensors)
         known = [part for part in parts if part is not None]
         if not known or len(known) < len(parts):
             return
@@ -393,9 +373,7 @@ class Audit:
             self.values["energy_per_step_j"] = energy_j / steps
 
     @staticmethod
-    def _gpu_of(
-        ranks: Sequence[Mapping[str, Any]], start: Mapping[str, Any], rank: Mapping[str, Any]
-    ) -> int | None:
+    def _gpu_of(ranks: Sequence[Record], start: Record, rank: Record) -> int | None:
         """The sampled GPU that a rank trained on; on a CPU, the one of its place in the node."""
         entries = start["gpus"]
         for own, name in (("gpu_uuid", "uuid"), ("pci_address", "pci_bus_id")):
@@ -409,9 +387,7 @@ class Audit:
             gpu = sorted(each["rank"] for each in ranks).index(rank["rank"])
         return gpu if gpu < len(entries) else None
 
-    def _node(
-        self, node: str, start: Mapping[str, Any], sensors: Sequence[int]
-    ) -> dict[int, tuple[float, float]]:
+    def _node(self, node: str, start: Record, sensors: Sequence[int]) -> dict[int, Span]:
         """GPU → energy in J over the window, and the integral of power over it, where known."""
         clock = self._clock(node)
         name = f"telemetry/{node}.csv"
@@ -427,12 +403,10 @@ class Audit:
         readings = _series(rows, name, SAMPLES, clock, most)
         path = f"telemetry/{node}-power.csv"
         of_driver = _series(self.files.rows(path) or [], path, OF_DRIVER, clock, most)
-        counters = self._counters(node, start, clock)
-        found: dict[int, tuple[float, float]] = {}
+        counters, found = self._counters(node, start, clock), dict[int, Span]()
         # A run whose rates alternated has no energy.
-        if self.cell["telemetry"].get("interleaved_rates_hz"):
-            return found
-        for gpu in sensors:
+        alternated = self.cell["telemetry"].get("interleaved_rates_hz")
+        for gpu in () if alternated else sensors:
             if not (series := readings.get(gpu)):
                 self.invalid.append(f"{name}: GPU {gpu} has no power")
                 continue
@@ -441,29 +415,24 @@ class Audit:
             self._check_power(name, gpu, curve, driver, float(start["sample_rate_hz"]))
             best = Curve(driver) if _agrees(curve, driver) else curve
             # Of a short command the driver's samples may end before it does.
-            best = best if best.between(*self.window) is not None else curve
-            integral = best.between(*self.window)
+            if (integral := best.between(*self.window)) is None:
+                best, integral = curve, curve.between(*self.window)
             share = self._share(best, counters.get(gpu, []), most[gpu])
             if integral is not None:
-                found[gpu] = (integral * (1.0 if share is None else share), integral)
+                found[gpu] = (integral * (share or 1.0), integral)
             self._check_counter(node, gpu, curve, counters.get(gpu, []))
         return found
 
-    def _check_power(
-        self, name: str, gpu: int, curve: Curve, driver: Series, rate_hz: float
-    ) -> None:
-        start, end = self.window
-        if curve.times[0] > start or curve.times[-1] < end:
+    def _check_power(self, name: str, gpu: int, curve: Curve, driver: Series, hz: float) -> None:
+        if curve.between(*self.window) is None:
             self.invalid.append(f"{name}: power of GPU {gpu} does not cover the measured steps")
             return
-        longest_s = max(LONGEST_GAP_S, LONGEST_GAP_PERIODS / rate_hz if rate_hz else 0.0)
-        if curve.longest_gap(start, end) <= longest_s:
-            return
+        longest_s = max(LONGEST_GAP_S, LONGEST_GAP_PERIODS / hz if hz else 0.0)
         both = Curve(sorted([*zip(curve.times, curve.watts), *driver]))
-        if both.longest_gap(start, end) > longest_s:
+        if min(each.longest_gap(*self.window) for each in (curve, both)) > longest_s:
             self.invalid.append(f"{name}: no power of GPU {gpu} for more than {longest_s:g} s")
 
-    def _counters(self, node: str, start: Mapping[str, Any], clock: Clock) -> dict[int, Counter]:
+    def _counters(self, node: str, start: Record, clock: Clock) -> dict[int, Counter]:
         """GPU → its energy counter: when the value was renewed, by how much that may be off, J."""
         name = f"telemetry/{node}-counters.csv"
         found: dict[int, Counter] = {}
@@ -527,7 +496,7 @@ class Audit:
 
 
 def _series(
-    rows: Rows, name: str, columns: Columns, clock: Clock, most_w: Sequence[float]
+    rows: list[Row], name: str, columns: Columns, clock: Clock, most_w: Sequence[float]
 ) -> dict[int, Series]:
     """GPU → times of rank 0's clock in s and power in W; without what no GPU draws."""
     found: dict[int, Series] = {}
@@ -569,12 +538,10 @@ def _fell(counter: Counter, start: float, end: float) -> bool:
 
 def differences(audit: Audit) -> list[str]:
     """What a run's own records say otherwise, a sentence each."""
-    stated_invalid = () if audit.measured is None else audit.measured["invalid"]
-    said = [f"completed, but {why}" for why in audit.invalid if why not in stated_invalid]
-    row = audit.measured and audit.measured["values"]
-    if row is None:
-        summary = audit.files.record("summary.json")
-        row = {} if summary is None else summary["run"]
+    measured = audit.measured or {"invalid": (), "values": None}
+    said = [f"completed, but {why}" for why in audit.invalid if why not in measured["invalid"]]
+    if (row := measured["values"]) is None:
+        row = (audit.files.record("summary.json") or {"run": {}})["run"]
     if (stated := row.get("energy_j")) is not None and "energy_j" not in audit.values:
         said.append(f"energy_j is {stated:.9g}, and not known by the raw files")
     for name, value in audit.values.items():
@@ -587,11 +554,10 @@ def differences(audit: Audit) -> list[str]:
 def audit_run(files: Files) -> tuple[Audit | None, list[str]]:
     """A run read again, and what differs; no audit if it is damaged, or has no result to audit."""
     try:
-        if files.record("measured.json") is None:
-            outcome = files.record("outcome.json") or {}
-            profiled = files.name.rpartition("/")[2] == PROFILED
-            if outcome.get("outcome") != "completed" or profiled:
-                return None, []
+        profiled = files.name.rpartition("/")[2] == "run0"  # which has no measures
+        completed = (files.record("outcome.json") or {}).get("outcome") == "completed"
+        if files.record("measured.json") is None and (profiled or not completed):
+            return None, []
         audit = Audit(files)
         return audit, differences(audit)
     except DamagedError as error:
@@ -615,12 +581,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych audit") -
         try:
             for files in runs_below(path):
                 audit, said = audit_run(files)
-                wrong += bool(said)
                 if audit is None and not said:
                     skipped += 1
                     continue
-                audited += 1
-                energy = None if audit is None else audit.values.get("energy_per_token_j")
+                audited, wrong = audited + 1, wrong + bool(said)
+                energy = audit and audit.values.get("energy_per_token_j")
                 shown = "no energy" if energy is None else f"{energy:.4g} J/token"
                 print(f"{files.name}: {'; '.join(said) if said else f'agrees, {shown}'}")
         except (OSError, DamagedError) as error:

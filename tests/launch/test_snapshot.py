@@ -60,9 +60,9 @@ def test_a_job_imports_it_whatever_lies_in_its_directory(code, entry, tmp_path):
     changed.mkdir(parents=True)
     (changed / "__init__.py").write_text("raise SystemExit('of the repository')")
     ask = (
-        f"import json, sys, workflow_lib.{entry}, workflow_lib.records as records; "
+        f"import json, sys, workflow_lib.{entry}, workflow_lib.records.paths as paths; "
         "own = [m for n, m in sys.modules.items() if n.partition('.')[0] == 'workflow_lib']; "
-        "print(json.dumps([records.code_sha256(), sorted({m.__loader__.archive for m in own})]))"
+        "print(json.dumps([paths.code_sha256(), sorted({m.__loader__.archive for m in own})]))"
     )
     # As job.sh has it.
     own = {"PYTHONPATH": f"{code}:{changed.parent}", "PYTHONSAFEPATH": "1"}
