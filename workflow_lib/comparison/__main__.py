@@ -1,6 +1,7 @@
-"""``python -m workflow_lib.comparison A B --output DIR``: compare two sweeps.
+"""``python -m workflow_lib.comparison A B``: compare two sweeps, or commands that were measured.
 
-Writes ``comparison.parquet``, ``figures/`` and ``comparison.html``.
+Of sweeps ``comparison.parquet``, ``figures/`` and ``comparison.html`` are written below --output;
+of commands a table is printed.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.comparison import measured
 from workflow_lib.comparison.compare import compare
 from workflow_lib.options import add_meters
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.whole_files import report_error
+from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_meters
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument("a", type=Path, help="a sweep's directory, with cells.parquet …")
-    parser.add_argument("b", type=Path, help="the directory of the sweep to compare it with")
-    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    parser.add_argument("a", type=Path, help="a sweep, or measured runs: a directory")
+    parser.add_argument("b", type=Path, help="the directory to compare it with")
+    parser.add_argument("--output", type=Path, help="directory for what is written of sweeps")
     parser.add_argument(
         "--names",
         nargs=2,
@@ -47,8 +50,14 @@ def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.comparison"
 ) -> int:
     """Run the command; returns the exit code, 1 after one message on stderr."""
-    chosen = command_line(prog).parse_args(arguments)
+    parser = command_line(prog)
+    chosen = parser.parse_args(arguments)
     try:
+        if measured.holds_runs(chosen.a) and measured.holds_runs(chosen.b):
+            print(printable(measured.compare(chosen.a, chosen.b)))
+            return 0
+        if chosen.output is None:
+            parser.error("sweeps need --output")
         errors = load_meters(chosen.meters)
         page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair, errors)
     except (ConfigError, RecordError, OSError) as error:

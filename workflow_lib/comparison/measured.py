@@ -1,0 +1,121 @@
+"""Two sides of commands that ``triptych measure`` measured, beside each other, as text.
+
+A side is a run's directory, or one that holds several. Only runs that are valid and saw their steps
+on one rung are compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.intervals.contrasts import Contrast, ratio
+from workflow_lib.intervals.design import Design, Gpus, design
+from workflow_lib.intervals.differences import FEWEST_RUNS
+from workflow_lib.records.reading import RecordError
+from workflow_lib.words import counted
+
+RECORD = "measured.json"
+#: measure → its name and unit
+MEASURES = {
+    "step_time_s": "s/step",
+    "tokens_per_s": "tokens/s",
+    "energy_per_token_j": "J/token",
+    "energy_per_step_j": "J/step",
+    "power_mean_w": "W, all GPUs",
+    "energy_j": "J",
+    "measured_duration_s": "s",
+}
+
+
+def holds_runs(directory: Path) -> bool:
+    """Whether a measured command left its record in a directory, or right below it."""
+    return bool(_records(directory))
+
+
+def read_side(directory: Path) -> list[dict[str, Any]]:
+    """The records of a side by the times at which its runs began.
+
+    Raises RecordError for a run that did not end, is not valid or is simulated beside one that is
+    not, and where runs saw steps on different rungs.
+    """
+    found = []
+    for path in _records(directory):
+        try:
+            run = json.loads(path.read_bytes())
+            names = ("started_unix_s", "rung", "simulated", "values", "invalid", "gpus")
+            run = {name: run[name] for name in names} | {"exit_code": run.get("exit_code")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path} is no record of a measured command: {error!r}") from None
+        if run["invalid"] or not run["values"]:
+            why = "; ".join(map(str, run["invalid"])) or "it did not end; `triptych conclude` it"
+            raise RecordError(f"{path} cannot be compared: {why}. Move it elsewhere")
+        found.append(run)
+    return sorted(found, key=lambda run: float(run["started_unix_s"]))
+
+
+def compare(a: Path, b: Path) -> str:
+    """The comparison of two sides. Raises RecordError as :func:`read_side` and OSError."""
+    sides = (read_side(a), read_side(b))
+    for name, what in (("rung", "saw steps on rungs"), ("simulated", "simulated")):
+        kinds = sorted({run[name] for side in sides for run in side})
+        if len(kinds) > 1:
+            listed = " and ".join(map(str, kinds))
+            raise RecordError(
+                f"the runs of {a} and {b} are of two kinds ({what}: {listed}), which do not "
+                "compare; measure both sides alike, for example with `--steps hook`"
+            )
+    began = [run["started_unix_s"] for side in sides for run in side]
+    if len(set(began)) < len(began):
+        raise RecordError(f"{a} and {b} have one run twice; a copy is no repeat")
+    lies = _design(*sides)
+    lines = [_head(name, path, side) for name, path, side in zip("AB", (a, b), sides, strict=True)]
+    lines += ["", f"{'':14}{'A':>12}{'B':>12}{'A/B':>9}   95 % interval"]
+    for measure, unit in MEASURES.items():
+        of_a, of_b = ([run["values"].get(measure) for run in side] for side in sides)
+        if None not in (*of_a, *of_b):
+            lines.append(_row(unit, of_a, of_b, lies))
+    lines += ["", _note(sides, lies)]
+    if sides[0][0]["simulated"]:
+        lines.append("All readings are simulated.")
+    return "\n".join(lines)
+
+
+def _records(directory: Path) -> list[Path]:
+    return sorted(path for below in (RECORD, f"*/{RECORD}") for path in directory.glob(below))
+
+
+def _design(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Design:
+    """How the runs lie in time. A user's own runs have no common random order."""
+    unordered = {"platform": "", "order_seed": None, "order_block": None}
+    runs_a, runs_b = ([{**run, **unordered} for run in side] for side in (a, b))
+    return design(runs_a, runs_b, list(map(_gpus, a)), list(map(_gpus, b)))
+
+
+def _gpus(run: Mapping[str, Any]) -> Gpus:
+    uuids = [gpu.get("uuid") for gpu in run["gpus"]]
+    return Gpus() if None in uuids else Gpus(uuids)
+
+
+def _head(name: str, path: Path, side: Sequence[Mapping[str, Any]]) -> str:
+    models = Counter(str(gpu["name"]) for gpu in side[0]["gpus"])
+    on = ", ".join(f"{count}× {model}" for model, count in sorted(models.items())) or "no GPUs"
+    return f"{name}: {path}: {counted(len(side), 'run')} on {on}, rung {side[0]['rung']}"
+
+
+def _row(unit: str, a: Sequence[float], b: Sequence[float], lies: Design) -> str:
+    of: Contrast = ratio(a, b, lies)
+    span = f"{of.low:.4f} to {of.high:.4f}" if of.coverage is not None else "not known"
+    means = [sum(side) / len(side) for side in (a, b)]
+    return f"{unit:14}{means[0]:>12.5g}{means[1]:>12.5g}{of.estimate:>9.4f}   {span}"
+
+
+def _note(sides: Sequence[Sequence[Any]], lies: Design) -> str:
+    if min(map(len, sides)) < FEWEST_RUNS:
+        return f"An interval needs {FEWEST_RUNS} runs a side; repeat both, by turns."
+    if lies.one_sided_because:
+        return f"Something may have acted on one side alone: {lies.one_sided_because}."
+    return "Dates and GPUs acted on both sides alike."
