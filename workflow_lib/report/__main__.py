@@ -1,4 +1,6 @@
-"""``python -m workflow_lib.report``: draw a sweep's figures, or write its page."""
+"""``python -m workflow_lib.report``: draw a sweep's figures, or write its page, or that of measured
+commands: ``triptych report DIR…``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from pathlib import Path
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.whole_files import report_error
+from workflow_lib.report import measured
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page import write_page
 
@@ -32,6 +35,11 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     )
     writing.add_argument("--results", type=Path, required=True, help="holds cells/")
     writing.add_argument("--directory", type=Path, required=True, help="tables and figures/")
+    of_commands = commands.add_parser("measured", help="write the page of measured commands")
+    of_commands.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
+    of_commands.add_argument(
+        "--output", type=Path, default=Path("measured.html"), help="the page; measured.html here"
+    )
     return parser
 
 
@@ -40,10 +48,15 @@ def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.report"
 ) -> int:
     """Run a command; returns the exit code, 1 after one message on stderr."""
-    chosen = command_line(prog).parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and Path(words[0]).is_dir():
+        words.insert(0, "measured")
+    chosen = command_line(prog).parse_args(words)
     try:
         if chosen.command == "figures":
             write_figures_of(chosen.tables, chosen.output, chosen.processes)
+        elif chosen.command == "measured":
+            print(measured.write_page(chosen.directories, chosen.output))
         else:
             write_page(chosen.sweep, chosen.description, chosen.results, chosen.directory)
     except (RecordError, OSError) as error:
