@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from workflow_lib.measure.log_steps import COLUMNS, Moment, row_between
 
@@ -31,12 +31,18 @@ _CASTAGNOLI = 0x82F63B78
 _HEADER = struct.Struct("<QI")
 #: bytes at the beginning that tell the kind of a file
 _HEAD = 65536
-#: a code of :data:`WHY`, the kind of a file, and when its steps had ended
-_Found = tuple[str | None, str, list[Moment]]
 
 
 class _EndedError(Exception):
     """Nothing more can be read of a file. The message is a code of :data:`WHY`."""
+
+
+class _Found(NamedTuple):
+    """What a file has of the run."""
+
+    code: str | None
+    source: str
+    moments: list[Moment]
 
 
 def write(pattern: str, steps: Path, told: Mapping[str, Any]) -> str | None:
@@ -57,7 +63,7 @@ def write(pattern: str, steps: Path, told: Mapping[str, Any]) -> str | None:
 
 
 def _longest(pattern: str, started: float, ended: float) -> _Found:
-    candidates: list[_Found] = [("records_not_found", "", [])]
+    candidates = [_Found("records_not_found", "", [])]
     for path in _matches(pattern):
         try:
             code, source, series = _read(path)
@@ -68,10 +74,10 @@ def _longest(pattern: str, started: float, ended: float) -> _Found:
         moments = max(of_run, key=lambda each: (len(each), -each[-1][0] if each else 0), default=[])
         if len(moments) < 2:
             code = code or "records_not_of_this_run"
-        candidates.append((code, source, moments))
+        candidates.append(_Found(code, source, moments))
     # A file that can be read says more than one that cannot.
     codes = tuple(WHY)
-    return max(candidates, key=lambda found: (len(found[2]), codes.index(found[0] or codes[-1])))
+    return max(candidates, key=lambda one: (len(one.moments), codes.index(one.code or codes[-1])))
 
 
 def _matches(pattern: str) -> list[Path]:
