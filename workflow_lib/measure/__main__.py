@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workflow_lib import audit
-from workflow_lib.measure import sampling, summary
+from workflow_lib.measure import record_steps, sampling, summary
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import PATTERNS, LogSteps, PatternError, own_log
@@ -53,6 +53,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--pattern", metavar="NAME|REGEX", help=f"its lines: {', '.join(PATTERNS)}, or your own"
     )
+    _add_records(parser)
     parser.add_argument("--warmup-steps", type=int, default=3, metavar="N", help="do not count (3)")
     parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="of samples (10)")
     parser.add_argument(
@@ -62,6 +63,15 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what to run"
     )
     return parser
+
+
+def _add_records(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--records",
+        metavar="GLOB",
+        help="the program's own records, with its steps, in place of the log: TensorBoard's "
+        "events, or torchtitan's structured log",
+    )
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure") -> int:
@@ -75,7 +85,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     if allocation.is_other_task:
         _say("this is one of several tasks; the first one measures. Put measure before srun")
         Command(words, os.environ).wait().follow()
-    log = None if options.steps in ("none", "hook") else options.log or own_log()
+    no_log = options.records or options.steps in ("none", "hook")
+    log = None if no_log else options.log or own_log()
     stamp = allocation.job_id or time.strftime("%Y%m%d-%H%M%S")
     try:
         paths = _new_directory(options.output or Path(f"triptych-{stamp}"))
@@ -101,6 +112,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         "warmup_steps": options.warmup_steps,
         "tokens_per_step": options.tokens_per_step,
         "tokens": options.tokens,
+        "records_end": None,
     }
     # So that `conclude` can sum up what is left of a job that is killed whole.
     write_json(paths.directory / MEASURED, summary.unfinished(told))
@@ -120,7 +132,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
             exit_code=end.exit_code,
             signal=end.signal,
         )
-        _conclude(paths, told, samplers.problem)
+        _conclude(paths, told, options.records, samplers.problem)
     except Exception as error:  # whatever fails here, the command's end stays its own
         _say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
     end.follow()
@@ -158,7 +170,13 @@ def _packaged(name: str) -> bytes:
     return bytes(globals()["__loader__"].get_data(str(Path(__file__).parent / name)))
 
 
-def _conclude(paths: RunPaths, told: Mapping[str, object], problem: str = "") -> None:
+def _conclude(
+    paths: RunPaths, told: Mapping[str, object], records: str | None, problem: str = ""
+) -> None:
+    if records:
+        told = {**told, "records_end": record_steps.write(records, paths.steps, told)}
+        if code := told["records_end"]:
+            _say(record_steps.WHY[str(code)])
     record = summary.summarise(paths.directory, told)
     if problem:
         record["invalid"].insert(0, problem)
@@ -174,12 +192,14 @@ def _conclude_later(arguments: Sequence[str]) -> int:
     """Sum up a run whose job was killed whole, to its last reading."""
     parser = argparse.ArgumentParser(prog="triptych conclude", description=_conclude_later.__doc__)
     parser.add_argument("directory", type=Path)
-    paths = RunPaths(parser.parse_args(arguments).directory.absolute())
+    _add_records(parser)
+    options = parser.parse_args(arguments)
+    paths = RunPaths(options.directory.absolute())
     try:
         told = json.loads((paths.directory / MEASURED).read_bytes())
         if told["ended_unix_s"] is None:
             told["ended_unix_s"] = summary.last_reading_unix_s(paths)
-        _conclude(paths, told)
+        _conclude(paths, told, options.records)
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"{paths.directory} is no run of measure: {error}")
     return 0

@@ -17,7 +17,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-#: the columns of ``steps/log.csv``
+#: the number of a step, and when it had ended (Unix time)
+Moment = tuple[int, float]
+#: the columns of ``steps/log.csv`` and of ``steps/records.csv``
 COLUMNS = (
     "step",
     "phase",
@@ -93,7 +95,7 @@ class LogSteps:
         self._path = steps / "log.csv"
         self._warmup_steps = warmup_steps
         self._rest = b""
-        self._latest: tuple[int, float] | None = None
+        self._latest: Moment | None = None
         self._rows: list[list[object]] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="log", daemon=True)
@@ -145,16 +147,31 @@ class LogSteps:
             values = found.groupdict()
             step = int(values["step"])
             before, self._latest = self._latest, (step, now)
-            if before is None or step <= before[0]:
+            if before is None:
                 return None
             told_s = _number(values.get("step_s"))
             if (told_ms := _number(values.get("step_ms"))) is not None:
                 told_s = told_ms / 1e3
-            phase = "measured" if before[0] >= self._warmup_steps else "warmup"
-            row = [step, phase, f"{before[1]:.6f}", f"{now:.6f}", step - before[0], told_s]
-            row += [_number(values.get("loss")), name]
-            return ["" if value is None else value for value in row]
+            loss = _number(values.get("loss"))
+            return row_between(before, self._latest, self._warmup_steps, name, told_s, loss)
         return None
+
+
+def row_between(
+    before: Moment,
+    ended: Moment,
+    warmup_steps: int,
+    source: str,
+    told_s: float | None = None,
+    loss: float | None = None,
+) -> list[object] | None:
+    """The row of the steps after ``before`` until ``ended``; None where steps begin anew."""
+    steps = ended[0] - before[0]
+    if steps <= 0:
+        return None
+    phase = "measured" if before[0] >= warmup_steps else "warmup"
+    row = [ended[0], phase, f"{before[1]:.6f}", f"{ended[1]:.6f}", steps, told_s, loss, source]
+    return ["" if value is None else value for value in row]
 
 
 def _number(text: str | None) -> float | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib.audit import Audit, DamagedError, Files, read_file
+from workflow_lib.measure import record_steps
 from workflow_lib.measure.log_steps import buffering
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.words import counted
@@ -56,9 +57,10 @@ def step_files(directory: Path) -> tuple[int, list[str]]:
         by_calls = sorted(steps.glob("rank*.csv"))
     if by_calls:
         return rung, [f"steps/{path.name}" for path in by_calls]
-    log = steps / "log.csv"
-    if log.is_file() and log.read_bytes().count(b"\n") > 1:
-        return LOG, ["steps/log.csv"]
+    for rung, name in ((RECORDS, record_steps.FILE), (LOG, "log.csv")):
+        path = steps / name
+        if path.is_file() and path.read_bytes().count(b"\n") > 1:
+            return rung, [f"steps/{name}"]
     return NO_STEPS, []
 
 
@@ -116,13 +118,14 @@ def _missing(record: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, st
     """Measure → the code of the reason why it is not known."""
     values = record["values"]
     missing = {}
+    unseen = told.get("records_end") or "steps_not_seen"
     if "counted_steps" not in values:
         for name in ("counted_steps", "step_time_s", "energy_per_step_j"):
-            missing[name] = "steps_not_seen"
+            missing[name] = unseen
     if "tokens_per_s" not in values:
-        unseen = told["tokens_per_step"] and "counted_steps" not in values
+        of_steps = told["tokens_per_step"] and "counted_steps" not in values
         for name in ("tokens_per_s", "energy_per_token_j"):
-            missing[name] = "steps_not_seen" if unseen else "tokens_not_told"
+            missing[name] = unseen if of_steps else "tokens_not_told"
     if "energy_j" not in values:
         why = "no_gpus" if not record["gpus"] else "energy_not_covered"
         for name in ("energy_j", "energy_integral_j", "power_mean_w"):
@@ -228,6 +231,7 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
 
 
 _WHY = {
+    **record_steps.WHY,
     "steps_not_seen": "no steps were seen",
     "tokens_not_told": "give --tokens-per-step",
     "no_gpus": "no GPUs were seen",
