@@ -38,6 +38,8 @@ COMMANDS = {
     "compare": Command("comparison.__main__", "two sweeps side by side"),
     "archive": Command("archive.__main__", "pack a sweep into one file, or rebuild it from that"),
     "measure": Command("measure.__main__", "run a command of yours, and measure what it takes"),
+    "conclude": Command("measure.conclude", "sum up what is left of a measured command"),
+    "ingest": Command("measure.ingest", "a measured run from a recording of nvidia-smi"),
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),
     "project": Command("projection.__main__", "what a model would do on more GPUs", "project"),
     "slots": Command("placement.__main__", "GPUs that are slow or hot, by a sweep", "slots"),

@@ -8,17 +8,14 @@ job are sampled, on all of its nodes. The command's exit code, output and enviro
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from workflow_lib import audit
-from workflow_lib.measure import record_steps, sampling, summary
+from workflow_lib.measure import conclude, ingest, sampling, summary
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import PATTERNS, LogSteps, PatternError, own_log
@@ -27,7 +24,6 @@ from workflow_lib.records.whole_files import write_json
 
 #: copied to the run, for Python of the command to find; they import nothing of this package
 _HOOK_FILES = ("sitecustomize.py", "triptych_steps.py")
-MEASURED = "measured.json"
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -53,7 +49,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--pattern", metavar="NAME|REGEX", help=f"its lines: {', '.join(PATTERNS)}, or your own"
     )
-    _add_records(parser)
+    conclude.add_records(parser)
     parser.add_argument("--warmup-steps", type=int, default=3, metavar="N", help="do not count (3)")
     parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="of samples (10)")
     parser.add_argument(
@@ -65,15 +61,6 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_records(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--records",
-        metavar="GLOB",
-        help="the program's own records, with its steps, in place of the log: TensorBoard's "
-        "events, or torchtitan's structured log",
-    )
-
-
 def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure") -> int:
     """Measure a command, and end as it ends; returns only if nothing was started."""
     parser = command_line(prog)
@@ -83,7 +70,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         parser.error("give the command after --, as in: triptych measure -- python3 train.py")
     allocation = find_allocation(os.environ)
     if allocation.is_other_task:
-        _say("this is one of several tasks; the first one measures. Put measure before srun")
+        conclude.say("one of several tasks, of which the first measures. Put measure before srun")
         Command(words, os.environ).wait().follow()
     no_log = options.records or options.steps in ("none", "hook")
     log = None if no_log else options.log or own_log()
@@ -95,12 +82,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     except PatternError as error:
         parser.error(f"nothing was started: {error}")
     except OSError as error:
-        _say(f"{error.filename}: {error.strerror}; the command runs, and is not measured")
+        conclude.say(f"{error.filename}: {error.strerror}; the command runs, and is not measured")
         Command(words, os.environ).wait().follow()
     samplers = sampling.Samplers(paths.directory, allocation, options.rate, options.simulate)
     samplers.wait_until_ready()
     if samplers.problem:
-        _say(f"{samplers.problem}; the command runs all the same")
+        conclude.say(f"{samplers.problem}; the command runs all the same")
     told = {
         # Arguments may hold secrets, so that only the program's own name is written.
         "program": Path(words[0]).name,
@@ -115,7 +102,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         "records_end": None,
     }
     # So that `conclude` can sum up what is left of a job that is killed whole.
-    write_json(paths.directory / MEASURED, summary.unfinished(told))
+    write_json(paths.directory / conclude.MEASURED, summary.unfinished(told))
     command = Command(words, environment)
     if follower:
         follower.start()
@@ -125,16 +112,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
             follower.stop()
         samplers.stop()
         if end.problem:
-            _say(f"{words[0]}: {end.problem}")
+            conclude.say(f"{words[0]}: {end.problem}")
         told.update(
             started_unix_s=end.started_unix_s,
             ended_unix_s=end.ended_unix_s,
             exit_code=end.exit_code,
             signal=end.signal,
         )
-        _conclude(paths, told, options.records, samplers.problem)
+        conclude.conclude(paths, told, options.records, samplers.problem)
     except Exception as error:  # whatever fails here, the command's end stays its own
-        _say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
+        conclude.say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
     end.follow()
     return end.exit_code
 
@@ -170,45 +157,6 @@ def _packaged(name: str) -> bytes:
     return bytes(globals()["__loader__"].get_data(str(Path(__file__).parent / name)))
 
 
-def _conclude(
-    paths: RunPaths, told: Mapping[str, object], records: str | None, problem: str = ""
-) -> None:
-    if records:
-        told = {**told, "records_end": record_steps.write(records, paths.steps, told)}
-        if code := told["records_end"]:
-            _say(record_steps.WHY[str(code)])
-    record = summary.summarise(paths.directory, told)
-    if problem:
-        record["invalid"].insert(0, problem)
-    write_json(paths.directory / MEASURED, record)
-    with suppress(OSError):
-        for line in summary.lines_of(record, paths.directory):
-            print(f"triptych  {line}", file=sys.stderr)
-        sys.stderr.flush()
-    shutil.rmtree(paths.directory / "hook", ignore_errors=True)
-
-
-def _conclude_later(arguments: Sequence[str]) -> int:
-    """Sum up a run whose job was killed whole, to its last reading."""
-    parser = argparse.ArgumentParser(prog="triptych conclude", description=_conclude_later.__doc__)
-    parser.add_argument("directory", type=Path)
-    _add_records(parser)
-    options = parser.parse_args(arguments)
-    paths = RunPaths(options.directory.absolute())
-    try:
-        told = json.loads((paths.directory / MEASURED).read_bytes())
-        if told["ended_unix_s"] is None:
-            told["ended_unix_s"] = summary.last_reading_unix_s(paths)
-        _conclude(paths, told, options.records)
-    except (OSError, ValueError, KeyError) as error:
-        parser.error(f"{paths.directory} is no run of measure: {error}")
-    return 0
-
-
-def _say(sentence: str) -> None:
-    print(f"triptych measure: {sentence}", file=sys.stderr, flush=True)
-
-
 def _sample(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="triptych sample")
     parser.add_argument("--rate", type=float)
@@ -226,7 +174,8 @@ def _print_steps(_: Sequence[str]) -> int:
 #: of the zipapp; "steps" prints the module that tells steps in a program's own code
 COMMANDS = {
     "sample": _sample,
-    "conclude": _conclude_later,
+    "conclude": conclude.main,
+    "ingest": ingest.main,
     "steps": _print_steps,
     "audit": audit.main,
     "measure": main,

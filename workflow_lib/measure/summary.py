@@ -225,7 +225,10 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         if more := len(record["invalid"]) - 1:
             lines.append(f"          and {more} more: see measured.json")
     elif energy_j is not None:
-        lines.append("valid     telemetry covers all of it, and counters agree with power")
+        checked = "and energy counters agree with power"
+        if energy_j == values["energy_integral_j"]:
+            checked = "but no energy counter was there to check power by"
+        lines.append(f"valid     telemetry covers all of it, {checked}")
     lines.append(f"files     {directory}")
     return lines
 
@@ -233,7 +236,7 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
 _WHY = {
     **record_steps.WHY,
     "steps_not_seen": "no steps were seen",
-    "tokens_not_told": "give --tokens-per-step",
+    "tokens_not_told": "give --tokens-per-step or --tokens",
     "no_gpus": "no GPUs were seen",
     "energy_not_covered": "telemetry does not cover all of it",
     "damaged": "a file is damaged",
@@ -263,7 +266,9 @@ def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
         shares = [gpu["throttle_shares"][name] for gpu in gpus if name in gpu["throttle_shares"]]
         if shares and max(shares) >= 0.0005:
             throttled.append(f"{word} {100 * statistics.fmean(shares):.1f} % of the time")
-    lines.append("throttled " + (", ".join(throttled) or "never, as far as the driver tells"))
+    known = any(gpu["throttle_shares"] for gpu in gpus)
+    none = "never, by the driver's counters" if known else "not known: no counters of it"
+    lines.append("throttled " + (", ".join(throttled) or none))
     clocks = [gpu["sm_clock_mean_mhz"] for gpu in gpus if gpu["sm_clock_mean_mhz"]]
     if len(clocks) > 1 and len(clocks) == len(gpus):
         slowest = min(gpus, key=lambda gpu: gpu["sm_clock_mean_mhz"])

@@ -87,7 +87,7 @@ def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
                 for name, share in gpu["throttle_shares"].items()
                 if share >= 0.0005
             )
-            or "never",
+            or ("never" if gpu["throttle_shares"] else "not known"),
         }
         for gpu in run["gpus"]
     ]

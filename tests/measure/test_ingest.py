@@ -1,0 +1,105 @@
+"""Recordings of nvidia-smi become runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib import audit
+from workflow_lib.measure import ingest
+
+HEAD = "timestamp, index, uuid, name, power.draw [W], temperature.gpu, clocks.current.sm [MHz]\n"
+
+
+def line(second: float, gpu: int, power: str = "") -> str:
+    """GPU 0 draws 100 W and 2 W more each second, GPU 1 a constant 300 W."""
+    watts = power or f"{100 + 2 * second if gpu == 0 else 300:.2f} W"
+    minute, rest = divmod(second, 60)
+    at = f"2026/11/27 10:{30 + minute:02.0f}:{rest:06.3f}"
+    return f"{at}, {gpu}, GPU-{gpu}, NVIDIA H100, {watts}, {50 + gpu}, 1980 MHz\n"
+
+
+def lines(seconds: int = 100) -> list[str]:
+    return [line(half / 2, gpu) for half in range(2 * seconds + 1) for gpu in (0, 1)]
+
+
+def ingested(tmp_path: Path, content: str, *options: str) -> dict[str, Any]:
+    (tmp_path / "smi.csv").write_text(content, encoding="utf-8")
+    run = tmp_path / "run"
+    assert ingest.main([str(tmp_path / "smi.csv"), "--output", str(run), *options]) == 0
+    record: dict[str, Any] = json.loads((run / "measured.json").read_bytes())
+    return record
+
+
+def test_energy_is_the_integral_of_both_gpus(tmp_path):
+    record = ingested(tmp_path, HEAD + "".join(lines()), "--tokens", "1000")
+    # 100 s: a mean of 200 W, and 300 W.
+    assert record["values"]["energy_j"] == pytest.approx(50_000)
+    assert record["values"]["energy_per_token_j"] == pytest.approx(50)
+    assert record["values"]["measured_duration_s"] == pytest.approx(100)
+    assert (record["invalid"], record["rung"], record["simulated"]) == ([], 0, False)
+    assert record["missing"]["step_time_s"] == "steps_not_seen"
+    assert [gpu["uuid"] for gpu in record["gpus"]] == ["GPU-0", "GPU-1"]
+    assert [gpu["throttle_shares"] for gpu in record["gpus"]] == [{}, {}]
+    assert audit.main([str(tmp_path / "run")]) == 0
+
+
+def test_a_part_of_it_counts(tmp_path):
+    options = ("--from", "2026/11/27 10:30:10", "--until", "2026/11/27 10:30:20.5")
+    record = ingested(tmp_path, HEAD + "".join(lines()), *options)
+    # From 10 to 20.5 s: 100 W and 2 W/s × 15.25 s on average, and 300 W.
+    assert record["values"]["energy_j"] == pytest.approx(10.5 * (100 + 2 * 15.25 + 300))
+
+
+def test_units_may_be_left_out_and_the_last_line_torn(tmp_path):
+    bare = "".join(lines(10)).replace(" W,", ",").replace(" MHz", "")
+    record = ingested(tmp_path, HEAD + bare + "2026/11/27 10:3")
+    assert record["values"]["energy_j"] == pytest.approx(10 * (110 + 300))
+
+
+def test_a_gap_is_no_energy_to_rely_on(tmp_path):
+    kept = [*lines(20)[:20], *lines(20)[60:]]
+    record = ingested(tmp_path, HEAD + "".join(kept))
+    assert len(record["invalid"]) == 2
+
+
+def test_a_reading_that_is_not_there_is_left_out(tmp_path):
+    every = lines(10)
+    every[6] = line(1.5, 0, "[N/A]")
+    record = ingested(tmp_path, HEAD + "".join(every))
+    assert record["values"]["energy_j"] == pytest.approx(10 * (110 + 300))
+    rows = (tmp_path / "run/telemetry/recorded.csv").read_text(encoding="ascii").splitlines()
+    assert rows[7].split(",")[1:3] == ["0", ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "timestamp"),
+        ("a,b\n1,2\n", "timestamp"),
+        (HEAD, "two readings"),
+        (HEAD + line(0, 0) + "x\n" + line(1, 0), "line 3"),
+        (HEAD + line(0, 0) + line(1, 0, "0.1 kW"), "line 3"),
+        (HEAD + line(0, 0) + "yesterday" + line(1, 0)[23:], "line 3"),
+    ],
+)
+def test_what_is_no_recording_is_refused_and_leaves_nothing(tmp_path, capsys, content, told):
+    with pytest.raises(SystemExit) as error:
+        ingested(tmp_path, content)
+    assert error.value.code == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_time_is_of_this_machines_zone(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    try:
+        assert ingest.moment("1970/01/01 03:00:00.250") == 3600.25
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -1,0 +1,86 @@
+"""``triptych conclude DIR``: what a measured command took, summed up and written.
+
+``measure`` does it when its command ends. Of a job that was killed whole it is done afterwards, to
+the last reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from workflow_lib.measure import record_steps, summary
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
+
+MEASURED = "measured.json"
+
+
+def conclude(
+    paths: RunPaths, told: Mapping[str, object], records: str | None, problem: str = ""
+) -> None:
+    """Write ``measured.json``, and ten lines on stderr. Raises OSError.
+
+    ``told`` is what is known without raw files; ``records`` is the pattern of the program's own;
+    ``problem`` is what went wrong with sampling.
+    """
+    if records:
+        told = {**told, "records_end": record_steps.write(records, paths.steps, told)}
+        if code := told["records_end"]:
+            say(record_steps.WHY[str(code)])
+    record = summary.summarise(paths.directory, told)
+    if problem:
+        record["invalid"].insert(0, problem)
+    write_json(paths.directory / MEASURED, record)
+    with suppress(OSError):
+        for line in summary.lines_of(record, paths.directory):
+            print(f"triptych  {line}", file=sys.stderr)
+        sys.stderr.flush()
+    shutil.rmtree(paths.directory / "hook", ignore_errors=True)
+
+
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the program's own records."""
+    parser.add_argument(
+        "--records",
+        metavar="GLOB",
+        help="the program's own records, with its steps, in place of the log: TensorBoard's "
+        "events, or torchtitan's structured log",
+    )
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("directory", type=Path, metavar="DIR", help="of a run of measure")
+    add_records(parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude") -> int:
+    """Sum up a run; returns the exit code."""
+    parser = command_line(prog)
+    options = parser.parse_args(arguments)
+    paths = RunPaths(options.directory.absolute())
+    try:
+        told = json.loads((paths.directory / MEASURED).read_bytes())
+        if told["ended_unix_s"] is None:
+            told["ended_unix_s"] = summary.last_reading_unix_s(paths)
+        conclude(paths, told, options.records)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"{paths.directory} is no run of measure: {error}")
+    return 0
+
+
+def say(sentence: str) -> None:
+    """Print a sentence where the command's output is not."""
+    print(f"triptych measure: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

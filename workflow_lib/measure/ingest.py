@@ -1,0 +1,163 @@
+"""``triptych ingest FILE --output DIR``: a run from a recording of nvidia-smi.
+
+FILE is what ``nvidia-smi --query-gpu=timestamp,index,uuid,power.draw,… --format=csv -lms …`` wrote.
+The run has no steps, and no energy counter that its power could be checked against.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.measure.conclude import conclude
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import write_json
+
+#: column of telemetry → nvidia-smi's names of it, the one that is best for energy first
+COLUMNS: Mapping[str, Sequence[str]] = {
+    "power_w": ("power.draw", "power.draw.average", "power.draw.instant"),
+    "temperature_c": ("temperature.gpu",),
+    "sm_clock_mhz": ("clocks.current.sm", "clocks.sm"),
+    "memory_clock_mhz": ("clocks.current.memory", "clocks.mem"),
+    "utilisation_percent": ("utilization.gpu",),
+}
+#: what tells GPUs apart, the best first
+_IDENTITIES = ("uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "serial")
+_UNITS = {"power_w": "W", "sm_clock_mhz": "MHz", "memory_clock_mhz": "MHz"}
+NODE = "recorded"
+
+
+class RecordingError(ValueError):
+    """A recording cannot be read. The message says where and why."""
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("recording", type=Path, metavar="FILE", help="nvidia-smi's CSV")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the run")
+    parser.add_argument("--from", dest="start", type=moment, metavar="TIME", help="as in the file")
+    parser.add_argument("--until", dest="end", type=moment, metavar="TIME", help="as in the file")
+    parser.add_argument("--tokens", type=int, metavar="N", help="of all that time")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "triptych ingest") -> int:
+    """Make a run of a recording; returns the exit code."""
+    parser = command_line(prog)
+    options = parser.parse_args(arguments)
+    try:
+        conclude(RunPaths(options.output.absolute()), write(options), None)
+    except (RecordingError, OSError) as error:
+        parser.error(str(error))
+    return 0
+
+
+def write(options: argparse.Namespace) -> dict[str, Any]:
+    """Write the run's telemetry; returns what its ``measured.json`` is made with.
+
+    Raises RecordingError, and OSError.
+    """
+    paths = RunPaths(options.output.absolute())
+    if paths.telemetry.exists():
+        raise RecordingError(f"{options.output} has a run; name a new directory")
+    gpus: dict[str, list[dict[str, Any]]] = {}
+    names: dict[str, str] = {}
+    with options.recording.open(encoding="utf-8", errors="replace", newline="") as stream:
+        for identity, name, reading in _readings(stream, str(options.recording)):
+            gpus.setdefault(identity, []).append(reading)
+            names[identity] = name
+    if not gpus or min(map(len, gpus.values())) < 2:
+        raise RecordingError(f"{options.recording} has no two readings of each GPU")
+    times = [[reading["unix_time_s"] for reading in of_gpu] for of_gpu in gpus.values()]
+    period_s = statistics.median(b - a for of in times for a, b in zip(of, of[1:]))
+    for path in (paths.steps, paths.telemetry):
+        path.mkdir(parents=True)
+    rows = [{**r, "gpu": n} for n, of_gpu in enumerate(gpus.values()) for r in of_gpu]
+    with paths.gpu_samples(NODE).open("w", encoding="ascii", newline="") as out:
+        writer = csv.DictWriter(out, ["unix_time_s", "gpu", *COLUMNS], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(rows, key=lambda row: (row["unix_time_s"], row["gpu"])))
+    start = {
+        "node": NODE,
+        "source": "nvidia-smi",
+        "simulated": False,
+        "started_unix_s": min(map(min, times)),
+        "sample_rate_hz": 1 / period_s if period_s else 0.0,
+        "gpus": [
+            {"index": n, "name": names[identity], "uuid": identity}
+            for n, identity in enumerate(gpus)
+        ],
+        "missing": {},
+    }
+    write_json(paths.telemetry_start(NODE), start)
+    return {
+        "program": options.recording.name,
+        "job_id": None,
+        # Where the readings of every GPU reach.
+        "started_unix_s": max(map(min, times)) if options.start is None else options.start,
+        "ended_unix_s": min(map(max, times)) if options.end is None else options.end,
+        "exit_code": None,
+        "signal": None,
+        "warmup_steps": 0,
+        "tokens_per_step": None,
+        "tokens": options.tokens,
+        "records_end": None,
+    }
+
+
+def moment(text: str) -> float:
+    """nvidia-smi's local time in s since 1970, of this machine's time zone. Raises ValueError."""
+    whole, _, fraction = text.strip().partition(".")
+    return time.mktime(time.strptime(whole, "%Y/%m/%d %H:%M:%S")) + float(f"0.{fraction or 0}")
+
+
+def _readings(stream: Iterator[str], file: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """A GPU's identity, its name and a reading, line by line."""
+    lines = csv.reader(stream, skipinitialspace=True)
+    header = [title.partition(" [")[0] for title in next(lines, [])]
+    identity = next((name for name in _IDENTITIES if name in header), None)
+    own = {
+        column: next((name for name in names if name in header), None)
+        for column, names in COLUMNS.items()
+    }
+    if "timestamp" not in header or own["power_w"] is None or identity is None:
+        raise RecordingError(
+            f"{file} has no columns timestamp, power.draw and uuid in its first line; record with "
+            "nvidia-smi --query-gpu=timestamp,uuid,name,power.draw,temperature.gpu,clocks.sm "
+            "--format=csv -lms 100"
+        )
+    for number, fields in enumerate(lines, start=2):
+        if len(fields) != len(header):
+            # The last line of a recording that was stopped.
+            if next(lines, None) is None:
+                return
+            raise RecordingError(f"{file}, line {number}: {len(fields)} fields of {len(header)}")
+        row = dict(zip(header, fields))
+        try:
+            reading: dict[str, Any] = {"unix_time_s": moment(row["timestamp"])}
+            for column, name in own.items():
+                reading[column] = _value(row[name], _UNITS.get(column, "")) if name else None
+        except ValueError as error:
+            raise RecordingError(f"{file}, line {number}: {error}") from None
+        yield row[identity], row.get("name", row.get("gpu_name", "")), reading
+
+
+def _value(text: str, unit: str) -> float | None:
+    """A field as a number; None for "[N/A]" and its like. Raises ValueError for another unit."""
+    if not text or text.startswith("["):
+        return None
+    number, _, told = text.partition(" ")
+    if told not in ("", unit, "%"):
+        raise ValueError(f"{text!r} is not in {unit}")
+    return float(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
