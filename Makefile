@@ -211,7 +211,7 @@ format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/snakefmt Snakefile workflow rules
 
 equality: $(VENV)/.installed-tests ## train every layout, and compare it with one process
-	@$(BIN)/python -m pytest -m "" tests/training/test_equality.py
+	@$(BIN)/python -m pytest -m "" --timeout 7200 tests/training/test_equality.py
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
 	@code=0; for benchmark in benchmarks/*.py research/[a-z]*.py; do $(BIN)/python $$benchmark || code=1; done; exit $$code
