@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,8 @@ def write(
     write_table(table(runs, RUNS), directory / "runs.parquet")
     write_table(table(gpus, GPUS), directory / "gpus.parquet")
     return directory
+
+
+def numbers(text):
+    """The numbers of a sentence, with their signs: what it says, in whichever words."""
+    return re.findall(r"[−+±]?\d+(?:\.\d+)?", text)

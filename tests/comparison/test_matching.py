@@ -78,14 +78,14 @@ def test_of_cells_that_are_alike_none_is_taken_at_random():
     alike = [known("h100") | {"cell": f"h100/llama3-70b/x_{end}"} for end in "ab"]
     pairs = layout_pairs(cells(known()), cells(*alike))
     assert [pair.match for pair in pairs] == ["unmatched"] * 3
-    assert all("differ only in where they ran" in pair.reason for pair in pairs)
+    assert {pair.reason.count("where they ran") for pair in pairs} == {1}
 
 
 def test_how_layers_are_divided_is_part_of_a_layout():
     cut = known("h100") | {"stage_layers": "[3, 2, 2]", "parallelism": "tp2-pp16-dp1-l3.2x15"}
     pairs = layout_pairs(cells(known()), cells(cut))
     assert [pair.match for pair in pairs] == ["unmatched"] * 2
-    assert all("the nearest differs in stage_layers" in pair.reason for pair in pairs)
+    assert all("differs in stage_layers" in pair.reason for pair in pairs)
 
 
 def test_the_best_are_the_fastest_the_most_efficient_and_the_coolest():
@@ -106,15 +106,15 @@ def test_where_nothing_corresponds_it_is_said_what_differs():
     pairs = layout_pairs(a, b)
     with pytest.raises(RecordError) as error:
         check_matched(pairs, a, b)
-    assert "model is gpt3-175b in A and llama3-70b in B" in str(error.value)
-    assert "micro_batch_size is 1 in A and 4 in B" in str(error.value)
+    for told in ("gpt3-175b in A", "llama3-70b in B", "1 in A", "4 in B"):
+        assert told in str(error.value)
 
 
 def test_a_pair_can_be_named_by_parts_of_ids():
     a, b = cells(known(), known(tp=4, pp=8)), cells(known("h100", 8, 8))
     [pair] = named_pairs(a, b, [("tp4-", "h100")])
     assert (pair.match, pair.a, pair.b) == ("named", a[1], b[0])
-    with pytest.raises(RecordError, match="in the id of 2 cells of A"):
+    with pytest.raises(RecordError, match="2 cells of A"):
         named_pairs(a, b, [("llama3", "h100")])
-    with pytest.raises(RecordError, match="in the id of 0 cells of B"):
+    with pytest.raises(RecordError, match="0 cells of B"):
         named_pairs(a, b, [("tp4-", "mi250")])
