@@ -83,6 +83,14 @@ def test_a_run_without_readings_has_no_figure(tmp_path):
     assert "<svg" not in page_of(tmp_path, run)
 
 
+def test_a_directory_may_have_the_name_of_a_command(tmp_path, monkeypatch):
+    write_run(tmp_path / "page")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        command.main(["page", "--output", "page.html"])
+    assert command.main(["measured", "page", "--output", "page.html"]) == 0
+
+
 @pytest.mark.parametrize("content", [None, "[1]", "{}"])
 def test_what_is_no_record_is_refused(tmp_path, capsys, content):
     if content is not None:
