@@ -225,10 +225,8 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         if more := len(record["invalid"]) - 1:
             lines.append(f"          and {more} more: see measured.json")
     elif energy_j is not None:
-        checked = "and energy counters agree with power"
-        if energy_j == values["energy_integral_j"]:
-            checked = "but no energy counter was there to check power by"
-        lines.append(f"valid     telemetry covers all of it, {checked}")
+        by = "power alone" if energy_j == values["energy_integral_j"] else "the energy counters"
+        lines.append(f"valid     telemetry covers all of it; the energy is by {by}")
     lines.append(f"files     {directory}")
     return lines
 
