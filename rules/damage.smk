@@ -36,4 +36,6 @@ def mend_damage():
 try:
     mend_damage()
 except OSError as error:
-    raise WorkflowError(f"{error_text(error)}: a damaged file can be neither read nor mended") from None
+    raise WorkflowError(
+        f"{error_text(error)}: a damaged file can be neither read nor mended"
+    ) from None

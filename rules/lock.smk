@@ -31,4 +31,6 @@ def settle_lock():
 try:
     settle_lock()
 except OSError as error:
-    raise WorkflowError(f"{error_text(error)}: whose lock this directory has cannot be told") from None
+    raise WorkflowError(
+        f"{error_text(error)}: whose lock this directory has cannot be told"
+    ) from None

@@ -266,6 +266,8 @@ class Audit:
 
     def _read_measured(self, told: Record) -> None:
         """The steps of a command after its warm-up; all of the command where none are known."""
+        if told["ended_unix_s"] is None:
+            raise DamagedError("measured.json has no end: sum it up with triptych conclude")
         self.gpus = dict.fromkeys(map(str, told["nodes"]))
         self.window = (float(told["started_unix_s"]), float(told["ended_unix_s"]))
         spans: Spans = {}
@@ -365,7 +367,7 @@ class Audit:
         if not known or len(known) < len(parts):
             return
         energy_j, integral_j = map(sum, zip(*known))
-        self.values["energy_j"], self.values["energy_integral_j"] = energy_j, integral_j
+        self.values.update(energy_j=energy_j, energy_integral_j=integral_j)
         self.values["power_mean_w"] = energy_j / self.values["measured_duration_s"]
         if self._trains and self.tokens:
             self.values["energy_per_token_j"] = energy_j / self.tokens
@@ -405,8 +407,7 @@ class Audit:
         of_driver = _series(self.files.rows(path) or [], path, OF_DRIVER, clock, most)
         counters, found = self._counters(node, start, clock), dict[int, Span]()
         # A run whose rates alternated has no energy.
-        alternated = self.cell["telemetry"].get("interleaved_rates_hz")
-        for gpu in () if alternated else sensors:
+        for gpu in () if self.cell["telemetry"].get("interleaved_rates_hz") else sensors:
             if not (series := readings.get(gpu)):
                 self.invalid.append(f"{name}: GPU {gpu} has no power")
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -66,29 +65,6 @@ def test_a_signal_is_passed_on_once(tmp_path: Path, number: signal.Signals) -> N
     assert (tmp_path / "got").read_text() == "got\n"
 
 
-def test_a_killed_measure_leaves_no_process(tmp_path: Path) -> None:
-    script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600"
-    with subprocess.Popen(
-        command(tmp_path, "sh", "-c", script), env=environment(), stderr=subprocess.DEVNULL
-    ) as process:
-        wait_for(tmp_path / "pid")
-        sampler = int((tmp_path / "run/telemetry").glob("*.lock").__next__().read_text().split()[1])
-        process.kill()
-    for pid in (int((tmp_path / "pid").read_text()), sampler):
-        wait_until_gone(pid)
-    # What was measured until then can be read.
-    assert len((tmp_path / "run/telemetry").glob("*-counters.csv").__next__().read_text()) > 0
-
-
-def test_a_sampler_that_dies_is_said_and_changes_nothing(tmp_path: Path) -> None:
-    lock = f"{tmp_path}/run/telemetry/*.lock"
-    script = f"kill -9 $(cut -d' ' -f2 {lock}); sleep 0.3; exit 6"
-    assert measure(tmp_path, "sh", "-c", script).returncode == 6
-    record = measured(tmp_path)
-    assert record["invalid"]
-    assert "energy_j" in record["missing"]
-
-
 def test_a_machine_without_gpus_says_so(tmp_path: Path) -> None:
     ended = measure(tmp_path, "sh", "-c", "exit 2", options=("--simulate=0",))
     assert ended.returncode == 2
@@ -110,16 +86,3 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < until_s
         time.sleep(0.02)
-
-
-def wait_until_gone(pid: int) -> None:
-    until_s = time.monotonic() + 120
-    while True:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        if state == "Z" or os.getpid() == pid:
-            return
-        assert time.monotonic() < until_s
-        time.sleep(0.05)

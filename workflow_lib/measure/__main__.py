@@ -75,19 +75,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     no_log = options.records or options.steps in ("none", "hook")
     log = None if no_log else options.log or own_log()
     stamp = allocation.job_id or time.strftime("%Y%m%d-%H%M%S")
-    try:
-        paths = _new_directory(options.output or Path(f"triptych-{stamp}"))
-        follower = log and LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
-        environment = _environment(options, paths)
-    except PatternError as error:
-        parser.error(f"nothing was started: {error}")
-    except OSError as error:
-        conclude.say(f"{error.filename}: {error.strerror}; the command runs, and is not measured")
-        Command(words, os.environ).wait().follow()
-    samplers = sampling.Samplers(paths.directory, allocation, options.rate, options.simulate)
-    samplers.wait_until_ready()
-    if samplers.problem:
-        conclude.say(f"{samplers.problem}; the command runs all the same")
     told = {
         # Arguments may hold secrets, so that only the program's own name is written.
         "program": Path(words[0]).name,
@@ -101,8 +88,25 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         "tokens": options.tokens,
         "records_end": None,
     }
-    # So that `conclude` can sum up what is left of a job that is killed whole.
-    write_json(paths.directory / conclude.MEASURED, summary.unfinished(told))
+    samplers = None
+    try:
+        paths = _new_directory(options.output or Path(f"triptych-{stamp}"))
+        follower = log and LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
+        environment = _environment(options, paths)
+        samplers = sampling.Samplers(paths.directory, allocation, options.rate, options.simulate)
+        samplers.wait_until_ready()
+        # So that `conclude` can sum up what is left of a job that is killed whole.
+        told["started_unix_s"] = time.time()
+        write_json(paths.directory / conclude.MEASURED, summary.unfinished(told))
+    except PatternError as error:
+        parser.error(f"nothing was started: {error}")
+    except OSError as error:
+        conclude.say(f"{error.filename}: {error.strerror}; the command runs, and is not measured")
+        if samplers:
+            samplers.stop()
+        Command(words, os.environ).wait().follow()
+    if samplers.problem:
+        conclude.say(f"{samplers.problem}; the command runs all the same")
     command = Command(words, environment)
     if follower:
         follower.start()
@@ -119,7 +123,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
             exit_code=end.exit_code,
             signal=end.signal,
         )
-        conclude.conclude(paths, told, options.records, samplers.problem)
+        problems = (samplers.problem, follower.problem if follower else "")
+        conclude.conclude(paths, told, options.records, filter(None, problems))
     except Exception as error:  # whatever fails here, the command's end stays its own
         conclude.say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
     end.follow()

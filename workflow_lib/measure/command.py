@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 _PASSED_ON = (
     signal.SIGHUP,
@@ -42,7 +42,7 @@ class CommandEnd(NamedTuple):
     #: why it never began; "" if it did
     problem: str = ""
 
-    def follow(self) -> None:
+    def follow(self) -> NoReturn:
         """End this process as the command ended."""
         if self.signal is not None:
             # Without a core dump of this process, beside the command's own.

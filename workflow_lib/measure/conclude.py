@@ -10,7 +10,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,26 +22,31 @@ MEASURED = "measured.json"
 
 
 def conclude(
-    paths: RunPaths, told: Mapping[str, object], records: str | None, problem: str = ""
-) -> None:
-    """Write ``measured.json``, and ten lines on stderr. Raises OSError.
+    paths: RunPaths, told: Mapping[str, object], records: str | None, problems: Iterable[str] = ()
+) -> bool:
+    """Write ``measured.json``, and ten lines on stderr. Returns whether it could be written.
 
     ``told`` is what is known without raw files; ``records`` is the pattern of the program's own;
-    ``problem`` is what went wrong with sampling.
+    ``problems`` are what went wrong with measuring. Raises OSError if files cannot be read.
     """
     if records:
         told = {**told, "records_end": record_steps.write(records, paths.steps, told)}
         if code := told["records_end"]:
             say(record_steps.WHY[str(code)])
     record = summary.summarise(paths.directory, told)
-    if problem:
-        record["invalid"].insert(0, problem)
-    write_json(paths.directory / MEASURED, record)
+    record["invalid"][:0] = problems
+    written = True
+    try:
+        write_json(paths.directory / MEASURED, record)
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}; free it, and use triptych conclude")
+        written = False
     with suppress(OSError):
         for line in summary.lines_of(record, paths.directory):
             print(f"triptych  {line}", file=sys.stderr)
         sys.stderr.flush()
     shutil.rmtree(paths.directory / "hook", ignore_errors=True)
+    return written
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +76,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
         told = json.loads((paths.directory / MEASURED).read_bytes())
         if told["ended_unix_s"] is None:
             told["ended_unix_s"] = summary.last_reading_unix_s(paths)
-        conclude(paths, told, options.records)
+        return int(not conclude(paths, told, options.records))
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"{paths.directory} is no run of measure: {error}")
-    return 0
 
 
 def say(sentence: str) -> None:

@@ -53,10 +53,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych ingest") 
     parser = command_line(prog)
     options = parser.parse_args(arguments)
     try:
-        conclude(RunPaths(options.output.absolute()), write(options), None)
+        return int(not conclude(RunPaths(options.output.absolute()), write(options), None))
     except (RecordingError, OSError) as error:
         parser.error(str(error))
-    return 0
 
 
 def write(options: argparse.Namespace) -> dict[str, Any]:

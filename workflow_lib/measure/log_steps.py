@@ -97,6 +97,8 @@ class LogSteps:
         self._rest = b""
         self._latest: Moment | None = None
         self._rows: list[list[object]] = []
+        #: why not all steps were written; "" if they were
+        self.problem = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="log", daemon=True)
 
@@ -110,6 +112,12 @@ class LogSteps:
         self._thread.join()
 
     def _follow(self) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            self.problem = f"{self._path}: {error.strerror}; later steps are not known"
+
+    def _write(self) -> None:
         with self._path.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(COLUMNS)
