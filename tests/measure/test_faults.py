@@ -141,7 +141,4 @@ def test_a_gigabyte_of_output_goes_by(tmp_path):
         command(tmp_path, *words), env=environment(), cwd=tmp_path, stdout=subprocess.PIPE
     ) as process:
         size = sum(map(len, iter(lambda: process.stdout.read(1 << 20), b"")))
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
     assert (process.returncode, size) == (4, 1_000_000_000)
-    assert used.ru_maxrss < 200_000  # kB
