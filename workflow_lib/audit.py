@@ -587,7 +587,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych audit") -
                     continue
                 audited, wrong = audited + 1, wrong + bool(said)
                 energy = audit and audit.values.get("energy_per_token_j")
-                shown = "no energy" if energy is None else f"{energy:.4g} J/token"
+                shown = "J/token not known" if energy is None else f"{energy:.4g} J/token"
                 print(f"{files.name}: {'; '.join(said) if said else f'agrees, {shown}'}")
         except (OSError, DamagedError) as error:
             print(f"triptych: {error}", file=sys.stderr)
