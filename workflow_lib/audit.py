@@ -11,6 +11,7 @@ telemetry covers all of it, and prints what the run's own records say otherwise.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import functools
 import hashlib
@@ -148,11 +149,9 @@ def number(row: Mapping[str, str], column: str, where: str) -> float | None:
     """A field as a finite number; None if it is empty or the file has no such column."""
     if not (text := row.get(column, "")):
         return None
-    try:
+    with contextlib.suppress(ValueError):
         if math.isfinite(value := float(text)):
             return value
-    except ValueError:
-        pass
     raise DamagedError(f"{where}: {column} is {text[:40]!r}")
 
 
@@ -250,7 +249,7 @@ class Audit:
             self._clocks[node] = Clock(self.files.record(f"steps/clock-{node}.json"))
         return self._clocks[node]
 
-    def _steps_of(self, name: str, clock: Clock) -> Iterator[tuple[int, tuple[float, float], Row]]:
+    def _steps_of(self, name: str, clock: Clock) -> Iterator[tuple[int, Span, Row]]:
         """A rank's measured steps: number, begin and end by rank 0's clock, and row."""
         if (rows := self.files.rows(name)) is None:
             raise DamagedError(f"{name} is missing")
@@ -282,9 +281,8 @@ class Audit:
         steps = [step for step in sorted(spans) if len(spans[step]) == len(told["steps"])]
         self.tokens = told["tokens"]
         if steps:
-            own = sum(tokens[step] for step in steps)
-            per_step = told["tokens_per_step"] or math.nan
-            own = own if math.isnan(per_step) else per_step * sum(counts[step] for step in steps)
+            told_of = told["tokens_per_step"]
+            own = sum(told_of * counts[step] if told_of else tokens[step] for step in steps)
             self.tokens = None if math.isnan(own) else own
         self._read_window([spans[step] for step in steps], [counts[step] for step in steps])
 
@@ -405,7 +403,8 @@ class Audit:
         readings = _series(rows, name, SAMPLES, clock, most)
         path = f"telemetry/{node}-power.csv"
         of_driver = _series(self.files.rows(path) or [], path, OF_DRIVER, clock, most)
-        counters, found = self._counters(node, start, clock), dict[int, Span]()
+        counters = self._counters(node, start, clock)
+        found: dict[int, Span] = {}
         # A run whose rates alternated has no energy.
         for gpu in () if self.cell["telemetry"].get("interleaved_rates_hz") else sensors:
             if not (series := readings.get(gpu)):
@@ -429,9 +428,10 @@ class Audit:
             self.invalid.append(f"{name}: power of GPU {gpu} does not cover the measured steps")
             return
         longest_s = max(LONGEST_GAP_S, LONGEST_GAP_PERIODS / hz if hz else 0.0)
-        both = Curve(sorted([*zip(curve.times, curve.watts), *driver]))
-        if min(each.longest_gap(*self.window) for each in (curve, both)) > longest_s:
-            self.invalid.append(f"{name}: no power of GPU {gpu} for more than {longest_s:g} s")
+        if curve.longest_gap(*self.window) > longest_s:
+            both = Curve(sorted([*zip(curve.times, curve.watts), *driver]))
+            if both.longest_gap(*self.window) > longest_s:
+                self.invalid.append(f"{name}: no power of GPU {gpu} for more than {longest_s:g} s")
 
     def _counters(self, node: str, start: Record, clock: Clock) -> dict[int, Counter]:
         """GPU → its energy counter: when the value was renewed, by how much that may be off, J."""
@@ -555,10 +555,10 @@ def differences(audit: Audit) -> list[str]:
 def audit_run(files: Files) -> tuple[Audit | None, list[str]]:
     """A run read again, and what differs; no audit if it is damaged, or has no result to audit."""
     try:
-        profiled = files.name.rpartition("/")[2] == "run0"  # which has no measures
-        completed = (files.record("outcome.json") or {}).get("outcome") == "completed"
-        if files.record("measured.json") is None and (profiled or not completed):
-            return None, []
+        if files.record("measured.json") is None:
+            completed = (files.record("outcome.json") or {}).get("outcome") == "completed"
+            if not completed or files.name.rpartition("/")[2] == "run0":  # which has no measures
+                return None, []
         audit = Audit(files)
         return audit, differences(audit)
     except DamagedError as error:
