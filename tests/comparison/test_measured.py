@@ -20,6 +20,9 @@ def write_run(directory: Path, step_s: float, started_s: float, **changed: Any) 
     """A run's record, of 2 J/s for each s of a step."""
     directory.mkdir(parents=True)
     record = {
+        "program": "python3",
+        "nodes": ["n1"],
+        "missing": {},
         "started_unix_s": started_s,
         "exit_code": 0,
         "simulated": False,

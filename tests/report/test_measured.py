@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from workflow_lib.records.telemetry_columns import GPU_SAMPLES
 from workflow_lib.report import __main__ as command
 
 VALUES = {"counted_steps": 37, "step_time_s": 0.45961, "energy_j": 11691.6, "power_mean_w": 687.3}
@@ -35,8 +36,10 @@ def write_run(directory: Path, **changed: Any) -> Path:
         "window_unix_s": [101.0, 103.0],
     }
     (directory / "measured.json").write_text(json.dumps({**record, **changed}), encoding="utf-8")
-    rows = [f"{100 + s},{gpu},{600 + s},{50 + s}\n" for s in range(5) for gpu in (0, 1)]
-    text = "unix_time_s,gpu,power_w,temperature_c\n" + "".join(rows)
+    head = [column.name for column in GPU_SAMPLES]
+    blank = "," * (len(head) - 4)
+    rows = [f"{100 + s},{gpu},{600 + s},{50 + s}{blank}\n" for s in range(5) for gpu in (0, 1)]
+    text = ",".join(head) + "\n" + "".join(rows) + "104.9,0,6"  # the last line is torn
     (directory / "telemetry/n1.csv").write_text(text, encoding="ascii")
     return directory
 

@@ -6,19 +6,19 @@ on one rung are compared.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.intervals.contrasts import Contrast, ratio
+from workflow_lib.intervals.contrasts import ratio
 from workflow_lib.intervals.design import Design, Gpus, design
 from workflow_lib.intervals.differences import FEWEST_RUNS
+from workflow_lib.records.measured import read_run
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
 
-RECORD = "measured.json"
 #: measure → its name and unit
 MEASURES = {
     "step_time_s": "s/step",
@@ -33,23 +33,17 @@ MEASURES = {
 
 def holds_runs(directory: Path) -> bool:
     """Whether a measured command left its record in a directory, or right below it."""
-    return bool(_records(directory))
+    return bool(_runs(directory))
 
 
 def read_side(directory: Path) -> list[dict[str, Any]]:
     """The records of a side by the times at which its runs began.
 
-    Raises RecordError for a run that did not end, is not valid or is simulated beside one that is
-    not, and where runs saw steps on different rungs.
+    Raises RecordError for a run that did not end or is not valid.
     """
     found = []
-    for path in _records(directory):
-        try:
-            run = json.loads(path.read_bytes())
-            names = ("started_unix_s", "rung", "simulated", "values", "invalid", "gpus")
-            run = {name: run[name] for name in names} | {"exit_code": run.get("exit_code")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path} is no record of a measured command: {error!r}") from None
+    for path in _runs(directory):
+        run = read_run(path)
         if run["invalid"] or not run["values"]:
             why = "; ".join(map(str, run["invalid"])) or "it did not end; `triptych conclude` it"
             raise RecordError(f"{path} cannot be compared: {why}. Move it elsewhere")
@@ -58,7 +52,8 @@ def read_side(directory: Path) -> list[dict[str, Any]]:
 
 
 def compare(a: Path, b: Path) -> str:
-    """The comparison of two sides. Raises RecordError as :func:`read_side` and OSError."""
+    """The comparison of two sides. Raises OSError, and RecordError as :func:`read_side`, for runs
+    of different rungs, simulated runs beside others, and a run that is there twice."""
     sides = (read_side(a), read_side(b))
     for name, what in (("rung", "saw steps on rungs"), ("simulated", "simulated")):
         kinds = sorted({run[name] for side in sides for run in side})
@@ -84,8 +79,9 @@ def compare(a: Path, b: Path) -> str:
     return "\n".join(lines)
 
 
-def _records(directory: Path) -> list[Path]:
-    return sorted(path for below in (RECORD, f"*/{RECORD}") for path in directory.glob(below))
+def _runs(directory: Path) -> list[Path]:
+    places = [directory, *sorted(directory.glob("*"))]
+    return [place for place in places if RunPaths(place).measured.is_file()]
 
 
 def _design(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Design:
@@ -107,7 +103,7 @@ def _head(name: str, path: Path, side: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _row(unit: str, a: Sequence[float], b: Sequence[float], lies: Design) -> str:
-    of: Contrast = ratio(a, b, lies)
+    of = ratio(a, b, lies)
     span = f"{of.low:.4f} to {of.high:.4f}" if of.coverage is not None else "not known"
     means = [sum(side) / len(side) for side in (a, b)]
     return f"{unit:14}{means[0]:>12.5g}{means[1]:>12.5g}{of.estimate:>9.4f}   {span}"

@@ -75,19 +75,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     no_log = options.records or options.steps in ("none", "hook")
     log = None if no_log else options.log or own_log()
     stamp = allocation.job_id or time.strftime("%Y%m%d-%H%M%S")
-    told = {
+    told = summary.nothing_told(
         # Arguments may hold secrets, so that only the program's own name is written.
-        "program": Path(words[0]).name,
-        "job_id": allocation.job_id,
-        "started_unix_s": time.time(),
-        "ended_unix_s": None,
-        "exit_code": None,
-        "signal": None,
-        "warmup_steps": options.warmup_steps,
-        "tokens_per_step": options.tokens_per_step,
-        "tokens": options.tokens,
-        "records_end": None,
-    }
+        Path(words[0]).name,
+        job_id=allocation.job_id,
+        warmup_steps=options.warmup_steps,
+        tokens_per_step=options.tokens_per_step,
+        tokens=options.tokens,
+    )
     samplers = None
     try:
         paths = _new_directory(options.output or Path(f"triptych-{stamp}"))
@@ -97,7 +92,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         samplers.wait_until_ready()
         # So that `conclude` can sum up what is left of a job that is killed whole.
         told["started_unix_s"] = time.time()
-        write_json(paths.directory / conclude.MEASURED, summary.unfinished(told))
+        write_json(paths.measured, summary.unfinished(told))
     except PatternError as error:
         parser.error(f"nothing was started: {error}")
     except OSError as error:

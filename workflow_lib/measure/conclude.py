@@ -18,8 +18,6 @@ from workflow_lib.measure import record_steps, summary
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
-MEASURED = "measured.json"
-
 
 def conclude(
     paths: RunPaths, told: Mapping[str, object], records: str | None, problems: Iterable[str] = ()
@@ -37,9 +35,9 @@ def conclude(
     record["invalid"][:0] = problems
     written = True
     try:
-        write_json(paths.directory / MEASURED, record)
+        write_json(paths.measured, record)
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}; free it, and use triptych conclude")
+        say(f"{paths.directory}: {error.strerror}; free it, and use triptych conclude")
         written = False
     with suppress(OSError):
         for line in summary.lines_of(record, paths.directory):
@@ -73,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
     options = parser.parse_args(arguments)
     paths = RunPaths(options.directory.absolute())
     try:
-        told = json.loads((paths.directory / MEASURED).read_bytes())
+        told = json.loads(paths.measured.read_bytes())
         if told["ended_unix_s"] is None:
             told["ended_unix_s"] = summary.last_reading_unix_s(paths)
         return int(not conclude(paths, told, options.records))

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib.measure.conclude import conclude
+from workflow_lib.measure.summary import nothing_told
 from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import GPU_SAMPLES
 from workflow_lib.records.whole_files import write_json
 
 #: column of telemetry → nvidia-smi's names of it, the one that is best for energy first
@@ -80,7 +82,8 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
         path.mkdir(parents=True)
     rows = [{**r, "gpu": n} for n, of_gpu in enumerate(gpus.values()) for r in of_gpu]
     with paths.gpu_samples(NODE).open("w", encoding="ascii", newline="") as out:
-        writer = csv.DictWriter(out, ["unix_time_s", "gpu", *COLUMNS], lineterminator="\n")
+        columns = [column.name for column in GPU_SAMPLES]
+        writer = csv.DictWriter(out, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted(rows, key=lambda row: (row["unix_time_s"], row["gpu"])))
     start = {
@@ -96,19 +99,14 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
         "missing": {},
     }
     write_json(paths.telemetry_start(NODE), start)
-    return {
-        "program": options.recording.name,
-        "job_id": None,
+    return nothing_told(
+        options.recording.name,
         # Where the readings of every GPU reach.
-        "started_unix_s": max(map(min, times)) if options.start is None else options.start,
-        "ended_unix_s": min(map(max, times)) if options.end is None else options.end,
-        "exit_code": None,
-        "signal": None,
-        "warmup_steps": 0,
-        "tokens_per_step": None,
-        "tokens": options.tokens,
-        "records_end": None,
-    }
+        started_unix_s=max(map(min, times)) if options.start is None else options.start,
+        ended_unix_s=min(map(max, times)) if options.end is None else options.end,
+        warmup_steps=0,
+        tokens=options.tokens,
+    )
 
 
 def moment(text: str) -> float:

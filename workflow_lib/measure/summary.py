@@ -19,6 +19,7 @@ from workflow_lib.audit import Audit, DamagedError, Files, read_file
 from workflow_lib.measure import record_steps
 from workflow_lib.measure.log_steps import buffering
 from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import LEAST_THROTTLED_SHARE, THROTTLES
 from workflow_lib.words import counted
 
 #: rungs: how steps are seen
@@ -31,13 +32,6 @@ RUNGS = (
     "triptych_steps in the code",
 )
 FORMAT = 1
-#: counters of throttling, and what each tells
-_THROTTLES = {
-    "throttle_power_cap_s": "power cap",
-    "throttle_sw_thermal_s": "heat",
-    "throttle_hw_thermal_s": "heat, by the hardware",
-    "throttle_power_brake_s": "power brake",
-}
 #: a GPU lags if its clock is this share below the mean of all
 _LAGS = 0.02
 
@@ -62,6 +56,15 @@ def step_files(directory: Path) -> tuple[int, list[str]]:
         if path.is_file() and path.read_bytes().count(b"\n") > 1:
             return rung, [f"steps/{name}"]
     return NO_STEPS, []
+
+
+def nothing_told(program: str, **known: Any) -> dict[str, Any]:
+    """What ``measured.json`` says without raw files; what is not ``known`` is null."""
+    names = (
+        *("job_id", "started_unix_s", "ended_unix_s", "exit_code", "signal"),
+        *("warmup_steps", "tokens_per_step", "tokens", "records_end"),
+    )
+    return {"program": program, **dict.fromkeys(names), **known}
 
 
 def unfinished(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
     }
     record = {**unfinished(told), **seen}
     text = json.dumps(record)
-    content = {"measured.json": text.encode()}
+    content = {paths.measured.name: text.encode()}
     read = functools.partial(read_file, directory)
     try:
         audit = Audit(Files(str(directory), lambda name: content.get(name) or read(name)))
@@ -159,7 +162,7 @@ def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
                 "sm_clock_mean_mhz": _mean(_numbers(own, "sm_clock_mhz")),
                 "throttle_shares": {
                     name: share
-                    for name in _THROTTLES
+                    for name in THROTTLES
                     if (share := _growth_share(counted, name)) is not None
                 },
             }
@@ -260,9 +263,9 @@ def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
         hottest = max(gpus, key=lambda gpu: gpu["temperature_max_c"] or -math.inf)
         lines.append(f"heat      up to {max(temperatures):g} °C ({_place(hottest)})")
     throttled = []
-    for name, word in _THROTTLES.items():
+    for name, word in THROTTLES.items():
         shares = [gpu["throttle_shares"][name] for gpu in gpus if name in gpu["throttle_shares"]]
-        if shares and max(shares) >= 0.0005:
+        if shares and max(shares) >= LEAST_THROTTLED_SHARE:
             throttled.append(f"{word} {100 * statistics.fmean(shares):.1f} % of the time")
     known = any(gpu["throttle_shares"] for gpu in gpus)
     none = "never, by the driver's counters" if known else "not known: no counters of it"

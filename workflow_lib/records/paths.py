@@ -56,6 +56,7 @@ class RunPaths:
     directory: Path
 
     cell = File("cell.json")
+    measured = File("measured.json")  # in its place, of a command that was measured
     cell_checksum = File(".cell.sha256")  # of cell.json as it was rendered
     script = File("job.sh")
     job = File("job.json")

@@ -193,6 +193,16 @@ GPU_COUNTERS = (
     Column("read_cost_s", float, "s", "time that the row took to read"),
 )
 
+#: counters of GPU_COUNTERS that grow while a GPU is throttled, and what each tells
+THROTTLES = {
+    "throttle_power_cap_s": "power cap",
+    "throttle_sw_thermal_s": "heat",
+    "throttle_hw_thermal_s": "heat, by the hardware",
+    "throttle_power_brake_s": "power brake",
+}
+#: what is less of the time than this is shown as 0.0 %
+LEAST_THROTTLED_SHARE = 0.0005
+
 #: telemetry/<node>-power.csv: power as the driver itself samples it, collected in batches
 POWER_SAMPLES = (
     SampledColumn(

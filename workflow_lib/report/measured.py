@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,8 +11,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from workflow_lib import __version__
+from workflow_lib.analysis.samples import read_rows
+from workflow_lib.records.measured import read_run
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import (
+    GPU_SAMPLES,
+    LEAST_THROTTLED_SHARE,
+    THROTTLES,
+)
 from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.embedding import drawn_for_page
@@ -42,7 +46,7 @@ _LINES = ("-", "--", ":", "-.")
 
 def write_page(directories: Sequence[Path], output: Path) -> Path:
     """Write the page of runs' directories; returns its path. Raises RecordError and OSError."""
-    runs = [_read(directory) for directory in directories]
+    runs = [read_run(directory) for directory in directories]
     templates = page_templates("workflow_lib.report")
     with tempfile.TemporaryDirectory() as place:
         figures = drawn_for_page(
@@ -62,18 +66,6 @@ def write_page(directories: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def _read(directory: Path) -> dict[str, Any]:
-    path = directory / "measured.json"
-    try:
-        run: dict[str, Any] = json.loads(path.read_bytes())
-        names = ("program", "rung", "simulated", "values", "missing", "invalid", "gpus", "nodes")
-        return {"directory": directory, "window_unix_s": None} | run | {n: run[n] for n in names}
-    except FileNotFoundError:
-        raise RecordError(f"{directory} has no measured.json; name a run's directory") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is no record of a measured command: {error!r}") from None
-
-
 def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
     """What the page says of a run: texts, but for the directory."""
     gpus = [
@@ -83,9 +75,9 @@ def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
             "uuid": gpu["uuid"] or NOTHING,
             "values": [_number(gpu[name]) for name in _OF_GPU],
             "throttled": ", ".join(
-                f"{name[len('throttle_') : -len('_s')].replace('_', ' ')} {100 * share:.1f} %"
+                f"{THROTTLES[name]} {100 * share:.1f} %"
                 for name, share in gpu["throttle_shares"].items()
-                if share >= 0.0005
+                if share >= LEAST_THROTTLED_SHARE
             )
             or ("never" if gpu["throttle_shares"] else "not known"),
         }
@@ -134,13 +126,11 @@ def _series(run: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, flo
     for node in run["nodes"]:
         if not paths.gpu_samples(node).exists():
             continue
-        with paths.gpu_samples(node).open(encoding="ascii", newline="") as stream:
-            for row in csv.DictReader(stream):
-                for column in _PANELS:
-                    if value := row.get(column):
-                        moment = float(row["unix_time_s"]) - start
-                        of_gpu = found[column].setdefault(f"{node}, GPU {row['gpu']}", [])
-                        of_gpu.append((moment, float(value)))
+        rows = read_rows(paths.gpu_samples(node), GPU_SAMPLES, ("unix_time_s", "gpu"))
+        for (gpu,), of_gpu in rows.group_by("gpu", maintain_order=True):
+            for column in _PANELS:
+                if points := of_gpu.select("unix_time_s", column).drop_nulls().rows():
+                    found[column][f"{node}, GPU {gpu}"] = [(at - start, v) for at, v in points]
     return found
 
 
