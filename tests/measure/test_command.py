@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.measure.runs import command, environment, measure, measured
+from tests.measure.runs import command, environment, measure, measured, wait_for
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_a_signal_is_passed_on_once(tmp_path: Path, number: signal.Signals) -> N
     with subprocess.Popen(
         command(tmp_path, "sh", "-c", script), env=environment(), stderr=subprocess.DEVNULL
     ) as process:
-        wait_for(tmp_path / "up")
+        wait_for((tmp_path / "up").exists)
         process.send_signal(number)
         assert process.wait(60) == 7
     assert (tmp_path / "got").read_text() == "got\n"
@@ -79,10 +78,3 @@ def test_no_argument_and_no_variable_is_written(tmp_path: Path) -> None:
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert written
     assert not any(b"planted-" in content for content in written)
-
-
-def wait_for(path: Path) -> None:
-    until_s = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.measure.runs import command, environment, measure, measured
+from tests.measure.runs import command, environment, measure, measured, wait_for
 from workflow_lib import audit
 from workflow_lib.measure import conclude
 from workflow_lib.records.paths import node_name
@@ -87,11 +86,6 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def wait_for(condition) -> None:
-    while not condition():
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("victim", ["sampler", "measure"])
 def test_a_kill_keeps_the_readings_and_leaves_no_process(tmp_path, victim):
     mark = f"fault-{os.getpid()}-{victim}"
@@ -115,6 +109,7 @@ def test_a_kill_keeps_the_readings_and_leaves_no_process(tmp_path, victim):
         assert process.returncode == 6
         assert "Traceback" not in errors
         assert measured(tmp_path)["invalid"] != []
+        assert "energy_j" in measured(tmp_path)["missing"]
     else:
         process.kill()
         process.communicate(timeout=120)
