@@ -12,6 +12,7 @@ Callbacks do the same for libraries that own the loop::
 
     transformers.Trainer(..., callbacks=[triptych_steps.transformers_callback(tokens=…)])
     lightning.Trainer(..., callbacks=[triptych_steps.lightning_callback(tokens=…)])
+    torchtitan.train.main(triptych_steps.torchtitan_trainer(Trainer, tokens=…))
 
 Times of steps are the GPU's, from CUDA events that are read once they are over, so that nothing
 waits for the GPU. Without a GPU they are the host's.
@@ -274,3 +275,14 @@ def lightning_callback(tokens=None):
                 self._turns.end()
 
     return Steps()
+
+
+def torchtitan_trainer(trainer, tokens=None):
+    """A subclass of torchtitan's Trainer that tells its steps; torchtitan has no callbacks."""
+
+    class Steps(trainer):
+        def train_step(self, *arguments, **named):
+            with step(tokens):
+                return super().train_step(*arguments, **named)
+
+    return Steps
