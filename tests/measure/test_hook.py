@@ -175,6 +175,19 @@ for _ in range(6):
     assert json.loads((tmp_path / "run/steps/rank0.json").read_text())["rank"] == 0
 
 
+def test_a_subclass_of_a_trainer_tells_each_of_its_steps(tmp_path: Path) -> None:
+    program = """
+import triptych_steps
+class Trainer:
+    def train_step(self, batches, number=0):
+        return next(batches) + number
+trainer = triptych_steps.torchtitan_trainer(Trainer, tokens=8)()
+assert [trainer.train_step(iter([1]), number=2) for _ in range(4)] == [3] * 4
+"""
+    run(tmp_path, program)
+    assert [row["tokens"] for row in steps(tmp_path, "rank0")] == ["8"] * 4
+
+
 def test_without_measure_a_step_is_nothing(tmp_path: Path) -> None:
     program = "import triptych_steps\nwith triptych_steps.step(tokens=1) as s: s.phase('x')"
     subprocess.run(
