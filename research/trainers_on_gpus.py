@@ -4,7 +4,7 @@ Each word is a trainer of tests/measure/trainers, how many GPUs it gets, and its
 
     python3 research/trainers_on_gpus.py --output trainers torch-2-300 megatron-1-200
 
---alternate stops the sampler for every other 3 s, so that steps with and without it compare.
+--alternate stops the sampler for every other 2 s, so that steps with and without it compare.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAMS = ROOT / "tests/measure/trainers"
 #: how often the recorder looks at a counter, which changes each 100 ms
 LOOK_S = 0.004
 #: one turn of the sampler, which runs in the first and last turn of four
-TURN_S = 3.0
+TURN_S = 2.0
 
 
 def record(path: Path, over: Event) -> None:

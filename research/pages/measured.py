@@ -1,24 +1,30 @@
-"""The page of trainers that `triptych measure` measured, from the archive of their files."""
+"""The page of trainers that `triptych measure` measured, from the archives of their files."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
+import re
 import statistics
 import zipfile
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+
+from scipy import stats
 
 from research.pages import findings
 from research.pages.tables import NOTICE, document, table
 from workflow_lib import audit
 
-NAME = "measured-trainers-h100x1.md"
-ARCHIVE = Path(__file__).parents[2] / "evidence/measured/trainers-h100x1.zip"
+NAME = "measured-trainers.md"
+ARCHIVES = Path(__file__).parents[2] / "evidence/measured"
 _HEADS = (
-    *("trainer", "steps", "step, s", "the hook's over the calls'", "its own timing, s"),
+    *("trainer", "GPUs", "steps", "step, s", "the hook's over the calls'", "its own timing, s"),
     *("J/step", "over the recorder's", "W", "tensor cores, %", "memory, W"),
 )
 
@@ -29,55 +35,129 @@ def files(rebuilt: Path) -> dict[Path, str]:
 
 
 def page() -> str:
-    """What the archive says."""
-    with zipfile.ZipFile(ARCHIVE) as archive:
-        own = json.loads(archive.read("own_step_s.json"))
-        recorder = _recorder(archive.read("recorder.csv").decode())
-        rows = [
-            _row(audit.Audit(run), archive, recorder, own.get(run.name))
-            for run in audit.runs_below(ARCHIVE)
-        ]
+    """What the archives say."""
     return document(
         NOTICE,
         "# Does `triptych measure` see trainers as they are?",
-        "Five trainers ran on one NVIDIA H100 80GB HBM3 (driver 580.159.04, torch 2.11.0) on 27 "
-        "November 2026, each under `triptych measure --steps hook`. No line of torchtitan was "
-        "touched. The others also call `triptych_steps`, so that the hook can be compared with "
-        "it. [The archive](../../evidence/measured/trainers-h100x1.zip) has their files, and "
-        "those of a recorder: another process that wrote down the energy counter at each change.",
-        table(_HEADS, rows),
+        "Trainers ran on NVIDIA H100 80GB HBM3 (driver 580.159.04, torch 2.11.0) on 27 November "
+        "2026, each under `triptych measure --steps hook`. All but one also call "
+        "`triptych_steps`, so that the hook can be compared with it. Beside them ran a recorder: "
+        "another process that wrote down the energy counters at each change. `triptych audit "
+        "evidence/measured/trainers-h100x2.zip` computes energies and steps again.",
+        "## On two GPUs",
+        "Each trainer has a Llama of 0.95 billion parameters (Megatron-core has a GPT of as many "
+        "layers), and 4 sequences of 2048 tokens a GPU and step. torchtitan and the loop in plain "
+        "torch shard by FSDP2, Lightning by FSDP, DeepSpeed by ZeRO-3; transformers' Trainer has "
+        "replicas; Megatron-core's GPUs share matrices and sequences. torchtitan and plain torch "
+        "compile. [Their programs](../../tests/measure/trainers/programs.py) and [the archive]"
+        "(../../evidence/measured/trainers-h100x2.zip) are here.",
+        table(_HEADS, _rows("trainers-h100x2")),
         "*Steps, seconds and joules are those after three steps of warm-up. The hook's step is "
         "the mean of steps from one optimizer step to the next, over that from one begin of a "
-        "call to the next. Tensor cores and memory are medians of readings in those steps: NVML's "
-        "GPM, and the power of the memory alone.*",
-        "- The hook and the calls tell one step time, well within 0.1 %. The hook has one step "
-        "less, because nobody knows when the first one began.\n"
-        "- Joules agree with the recorder's within 0.3 %; the largest difference is that of the "
-        "shortest window, 8 s.\n"
-        "- What measuring costs was tried in two runs alone and one measured, of the Trainer: "
-        "0.6329 and 0.6314 s alone, 0.6320 s measured. Three runs decide nothing below 0.2 %.\n"
-        "- The models differ, so the rows do not rank the trainers: torchtitan has its "
-        "`debugmodel`, and only the loop in plain torch is compiled.",
-        "`triptych audit evidence/measured/trainers-h100x1.zip` computes energies and steps again.",
+        "call to the next. Tensor cores and memory are medians of readings of a GPU in those "
+        "steps: NVML's GPM, and the power of the memory alone.*",
+        "- Joules agree with the recorder's, of all GPUs together. With one of two GPUs, "
+        "Megatron-core ran on the second, which torch calls the first.\n"
+        "- A program's own timing has other steps: the loops time the host, from the third step "
+        "to the last, and torchtitan means its tokens/s.",
+        "## What measuring costs",
+        "The sampler was stopped and continued by turns. A block is four turns: with it, twice "
+        "without, with it. Steps are those within a turn, from one begin of a call to the next. On "
+        "one GPU the Llama has 8 layers and half the width.",
+        table(
+            ("trainer", "GPUs", "steps", "blocks", "slower with the sampler, % (95 %)"),
+            _alternated("trainers-h100x2"),
+        ),
+        "No run decides 0.1 %: these trainers' own steps scatter by 0.7 to 16 % from turn to turn. "
+        "None shows a cost.",
+        "## On one GPU",
+        "A Llama of the same size, with 16 sequences a step. torchtitan has its `debugmodel`, and "
+        "no line of it was touched. [Its archive](../../evidence/measured/trainers-h100x1.zip).",
+        table(_HEADS, _rows("trainers-h100x1")),
+        "The largest difference from the recorder is that of the shortest window, 8 s.",
     )
+
+
+def _rows(name: str) -> list[list[str]]:
+    """The rows of an archive."""
+    path = ARCHIVES / f"{name}.zip"
+    with zipfile.ZipFile(path) as archive:
+        own = json.loads(archive.read("own_step_s.json"))
+        recorder = _recorder(archive.read("recorder.csv").decode())
+        return [
+            _row(audit.Audit(run), archive, recorder, own.get(run.name))
+            for run in audit.runs_below(path)
+        ]
+
+
+def _alternated(name: str) -> list[list[str]]:
+    """What the sampler cost in each run of an archive in which it stood by turns."""
+    rows = []
+    with zipfile.ZipFile(ARCHIVES / f"{name}.zip") as archive:
+        for member in sorted(archive.namelist()):
+            if not member.endswith("/turns.csv"):
+                continue
+            run = member.split("/")[1]
+            turns = [line.split(",") for line in archive.read(member).decode().split()]
+            begins = [
+                float(row["started_unix_s"])
+                for row in _csv(archive, f"alternated/{run}/rank0.csv")[20:]
+            ]
+            logs = _log_ratios(
+                [(float(at), runs == "1") for at, runs in turns],
+                [(at, after - at) for at, after in pairwise(begins)],
+            )
+            half = 100 * stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
+            slower = f"{100 * statistics.mean(logs):+.2f} ± {half:.2f}".replace("-", "−")
+            name, gpus = run.rsplit("-", 1)
+            rows.append([name, gpus, f"{len(begins) - 1:,}", str(len(logs)), slower])
+    return rows
+
+
+def _log_ratios(
+    turns: Sequence[tuple[float, bool]], steps: Sequence[tuple[float, float]]
+) -> list[float]:
+    """The logarithm of steps with the sampler over those without, of each block of four turns."""
+    means = []
+    for (start, runs), (end, _) in pairwise(turns):
+        # A sampler that was stopped is late at first.
+        inside = [s for at, s in steps if at > start + 0.2 and at + s < end]
+        means.append((runs, statistics.mean(inside) if len(inside) > 5 else None))
+    logs = []
+    while len(means) > 3:
+        block = means[:4]
+        (_, a), (_, b), (_, c), (_, d) = block
+        whole = [runs for runs, _ in block] == [True, False, False, True]
+        if whole and a and b and c and d:
+            logs.append(math.log((a + d) / (b + c)))
+        means = means[4 if whole else 1 :]
+    return logs
 
 
 def _row(
     run: audit.Audit,
     archive: zipfile.ZipFile,
-    recorder: Sequence[tuple[float, float]],
+    recorder: Mapping[str, Sequence[tuple[float, float]]],
     own_s: float | None,
 ) -> list[str]:
     values, name = run.values, run.files.name
     start, end = run.window
-    recorded_j = _at(recorder, end) - _at(recorder, start)
+    gpus = [gpu["uuid"] for gpu in json.loads(archive.read(f"{name}/measured.json"))["gpus"]]
+    # The recorder beside one GPU called it 0.
+    series = [recorder.get(uuid) or recorder["0"] for uuid in gpus]
+    recorded_j = sum(_at(changes, end) - _at(changes, start) for changes in series)
     counters = [
         row
         for row in run.files.rows("telemetry/vm-counters.csv") or []
         if start <= float(row["unix_time_s"]) <= end
     ]
     return [
-        *(name, f"{values['counted_steps']:.0f}", f"{values['step_time_s']:.4f}"),
+        *(
+            re.sub(r"-[12]$", "", name),
+            str(len(gpus)),
+            f"{values['counted_steps']:.0f}",
+            f"{values['step_time_s']:.4f}",
+        ),
         _hook_over_calls(archive, name),
         "–" if own_s is None else f"{own_s:.4f}",
         f"{values['energy_per_step_j']:.1f}",
@@ -91,10 +171,7 @@ def _hook_over_calls(archive: zipfile.ZipFile, run: str) -> str:
     """The mean step by the hook over that by calls, of the same steps; – without calls."""
     if f"{run}/steps/hook-rank0.csv" not in archive.namelist():
         return "–"
-    calls, hook = (
-        list(csv.DictReader(io.StringIO(archive.read(f"{run}/steps/{name}.csv").decode())))
-        for name in ("rank0", "hook-rank0")
-    )
+    calls, hook = (_csv(archive, f"{run}/steps/{name}.csv") for name in ("rank0", "hook-rank0"))
     # A call begins where the optimizer has stepped in the call before; from the fifth call on.
     begins = [float(row["started_unix_s"]) for row in calls][5:]
     ends = [float(row["ended_unix_s"]) for row in hook][-len(begins) - 1 : -1]
@@ -106,10 +183,18 @@ def _median(rows: Sequence[dict[str, str]], column: str) -> str:
     return f"{statistics.median(float(row[column]) for row in rows if row[column]):.1f}"
 
 
-def _recorder(text: str) -> list[tuple[float, float]]:
-    """When the counter was seen to change, and J."""
-    lines = (line.split(",") for line in text.splitlines() if line.count(",") == 3)
-    return [(float(before), float(mj) / 1e3) for _, before, _, mj in lines]
+def _recorder(text: str) -> dict[str, list[tuple[float, float]]]:
+    """When each GPU's counter was seen to change, and J."""
+    found = defaultdict(list)
+    for line in text.splitlines():
+        gpu, before, _, mj = line.split(",")
+        if before != "before_unix_s":
+            found[gpu].append((float(before), float(mj) / 1e3))
+    return found
+
+
+def _csv(archive: zipfile.ZipFile, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(archive.read(name).decode())))
 
 
 def _at(series: Sequence[tuple[float, float]], moment: float) -> float:
