@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from .cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 ON_H200 = ("--partition=h200", "--account=research", "--time=5", "--wait")
+TRAINERS = ROOT / "tests/measure/trainers/programs.py"
 RANK = """
 import os, sys, time
 sys.path.insert(0, os.environ["PYTHONPATH"].split(":")[0])
@@ -61,6 +63,29 @@ def test_two_nodes_of_four_ranks_are_counted_once(slurm_cluster: Cluster, tmp_pa
     per_token_j = record["values"]["energy_j"] / (4 * 4 * 10)
     assert record["values"]["energy_per_token_j"] == pytest.approx(per_token_j)
     assert record["invalid"] == [], printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trainer", ["transformers", "lightning", "deepspeed", "torch"])
+def test_each_step_of_a_trainer_is_seen(
+    trainer: str, slurm_cluster: Cluster, tmp_path: Path
+) -> None:
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2"
+    program = f"{TRAINERS} {trainer} --steps=8 --calls --records={tmp_path}/records"
+    options = f"--steps=hook --warmup-steps=2 -- srun --overlap --ntasks=1 {torchrun} {program}"
+    code, printed = run_job(slurm_cluster, tmp_path, 1, options)
+    record = record_of(tmp_path)
+    assert (code, record["rung"], record["invalid"]) == (0, 4, []), printed
+    assert record["values"]["counted_steps"] == 6
+    for rank in range(2):
+        calls, hook = (
+            list(csv.DictReader((tmp_path / f"run/steps/{name}{rank}.csv").open()))
+            for name in ("rank", "hook-rank")
+        )
+        assert (len(calls), len(hook)) == (8, 7)
+        # The optimizer steps within the call, of which the hook knows nothing.
+        for call, step in zip(calls[1:], hook, strict=True):
+            assert call["started_unix_s"] < step["ended_unix_s"] <= call["ended_unix_s"]
 
 
 def test_the_log_of_the_job_has_the_steps(slurm_cluster: Cluster, tmp_path: Path) -> None:
