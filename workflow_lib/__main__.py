@@ -38,6 +38,7 @@ COMMANDS = {
     "compare": Command("comparison.__main__", "two sweeps side by side"),
     "archive": Command("archive.__main__", "pack a sweep into one file, or rebuild it from that"),
     "measure": Command("measure.__main__", "run a command of yours, and measure what it takes"),
+    "attach": Command("measure.attach", "measure a job of Slurm that runs already"),
     "conclude": Command("measure.conclude", "sum up what is left of a measured command"),
     "ingest": Command("measure.ingest", "a measured run from a recording of nvidia-smi"),
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ..measure.runs import wait_for
 from .cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,39 @@ def test_the_log_of_the_job_has_the_steps(slurm_cluster: Cluster, tmp_path: Path
     assert (code, record["exit_code"], record["rung"]) == (9, 9, 1)
     assert record["values"]["counted_steps"] == 3
     assert record["values"]["step_time_s"] == pytest.approx(0.3, abs=0.25)
+
+
+def test_a_job_that_runs_is_measured_from_outside(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    line = "[Rank 0] step=$n, skipped=0, lr=[0.1]"
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2 --gres=gpu:h200:2\n"
+        f"until [ -e {tmp_path}/run/measured.json ]; do sleep 0.1; done\n"
+        f'for n in 1 2 3 4 5 6; do echo "{line}"; sleep 0.3; done; exit 9\n'
+    )
+    options = [option for option in ON_H200 if option != "--wait"]
+    submitted = ("sbatch", "--parsable", *options, f"--output={tmp_path}/job.out", str(script))
+    job = slurm_cluster.run(*submitted).stdout.strip()
+    wait_for(lambda: "RUNNING" in slurm_cluster.run("squeue", "-h", "-j", job, "-o%T").stdout)
+    attach = [sys.executable, "-m", "workflow_lib.measure", "attach", job, "--simulate=2"]
+    attached = subprocess.run(
+        [*attach, f"--output={tmp_path}/run", "--tokens-per-step=7"],
+        env={**slurm_cluster.environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert attached.returncode == 0, attached.stderr
+    record = record_of(tmp_path)
+    assert (record["job_id"], record["exit_code"], record["rung"]) == (job, 9, 1)
+    assert (record["nodes"], len(record["gpus"])) == (["h200-1", "h200-2"], 4)
+    assert (record["invalid"], record["values"]["counted_steps"]) == ([], 3)
+    # It runs no more.
+    again = subprocess.run(
+        attach, env={**slurm_cluster.environment, "PYTHONPATH": str(ROOT)}, check=False
+    )
+    assert again.returncode == 2
 
 
 def test_under_srun_one_task_measures_for_all(slurm_cluster: Cluster, tmp_path: Path) -> None:

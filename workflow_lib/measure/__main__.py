@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workflow_lib import audit
-from workflow_lib.measure import conclude, ingest, sampling, summary
+from workflow_lib.measure import attach, conclude, ingest, sampling, summary
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
-from workflow_lib.measure.log_steps import PATTERNS, LogSteps, PatternError, own_log
+from workflow_lib.measure.log_steps import LogSteps, PatternError, own_log
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
@@ -46,15 +46,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--log", type=Path, metavar="FILE", help="the program's log, with its steps"
     )
-    parser.add_argument(
-        "--pattern", metavar="NAME|REGEX", help=f"its lines: {', '.join(PATTERNS)}, or your own"
-    )
+    conclude.add_pattern(parser)
     conclude.add_records(parser)
-    parser.add_argument("--warmup-steps", type=int, default=3, metavar="N", help="do not count (3)")
-    parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="of samples (10)")
-    parser.add_argument(
-        "--simulate", type=int, default=0, metavar="N", help="simulate N GPUs a node, for trying it"
-    )
+    conclude.add_sampling(parser)
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what to run"
     )
@@ -85,7 +79,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     )
     samplers = None
     try:
-        paths = _new_directory(options.output or Path(f"triptych-{stamp}"))
+        paths = sampling.new_directory(options.output or Path(f"triptych-{stamp}"))
         follower = log and LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
         environment = _environment(options, paths)
         samplers = sampling.Samplers(paths.directory, allocation, options.rate, options.simulate)
@@ -126,16 +120,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     return end.exit_code
 
 
-def _new_directory(wanted: Path) -> RunPaths:
-    """A run's directory that has no run yet: ``wanted``, or with a number, as of a job that runs
-    again. Raises OSError."""
-    names = (wanted, *(Path(f"{wanted}-{number}") for number in range(2, 10_000)))
-    paths = next(p for p in map(RunPaths, map(Path.absolute, names)) if not p.telemetry.exists())
-    for path in (paths.steps, paths.telemetry):
-        path.mkdir(parents=True, exist_ok=True)
-    return paths
-
-
 def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, str]:
     if options.steps != "hook":
         return os.environ
@@ -174,6 +158,7 @@ def _print_steps(_: Sequence[str]) -> int:
 #: of the zipapp; "steps" prints the module that tells steps in a program's own code
 COMMANDS = {
     "sample": _sample,
+    "attach": attach.main,
     "conclude": conclude.main,
     "ingest": ingest.main,
     "steps": _print_steps,

@@ -17,11 +17,13 @@ class Allocation(NamedTuple):
     #: whether this process is one of several tasks of a step, and not the first: the first one
     #: measures for all
     is_other_task: bool = False
+    #: whether this process runs outside of the job
+    is_elsewhere: bool = False
 
     @property
     def prefix(self) -> list[str]:
         """What starts a process on each node; empty on one node, where this process is."""
-        if self.nodes == 1:
+        if self.nodes == 1 and not self.is_elsewhere:
             return []
         return [
             *("srun", f"--jobid={self.job_id}", "--overlap", "--mem=0", "--cpus-per-task=1"),
@@ -40,7 +42,9 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
     return Allocation(job_id, nodes, environment.get("SLURM_PROCID", "0") != "0")
 
 
-def sampler_environment(environment: Mapping[str, str], package: str | None) -> dict[str, str]:
+def sampler_environment(
+    environment: Mapping[str, str], job_id: str | None, package: str | None
+) -> dict[str, str]:
     """The variables of samplers: without those that are options of srun, such as the tasks that
     share a GPU, and with where ``package`` is found, unless it is in the file that runs.
     """
@@ -50,7 +54,7 @@ def sampler_environment(environment: Mapping[str, str], package: str | None) -> 
         if name in (*_ACCESS, "SLURM_JOB_ID", "SLURMD_NODENAME")
         or not name.startswith(("SLURM_", "SRUN_"))
     }
-    if job_id := environment.get("SLURM_JOB_ID"):
+    if job_id:
         kept["TRIPTYCH_JOB_ID"] = job_id
     if package:
         kept["PYTHONPATH"] = package

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workflow_lib.measure import record_steps, summary
+from workflow_lib.measure.log_steps import PATTERNS
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
@@ -45,6 +46,22 @@ def conclude(
         sys.stderr.flush()
     shutil.rmtree(paths.directory / "hook", ignore_errors=True)
     return written
+
+
+def add_pattern(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says which lines of a log have steps."""
+    parser.add_argument(
+        "--pattern", metavar="NAME|REGEX", help=f"its lines: {', '.join(PATTERNS)}, or your own"
+    )
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add the options of samplers, and the steps that do not count."""
+    parser.add_argument("--warmup-steps", type=int, default=3, metavar="N", help="do not count (3)")
+    parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="of samples (10)")
+    parser.add_argument(
+        "--simulate", type=int, default=0, metavar="N", help="simulate N GPUs a node, for trying it"
+    )
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:

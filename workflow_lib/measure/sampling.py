@@ -130,7 +130,9 @@ class Samplers:
         ]
         package = str(Path(workflow_lib.__file__).parents[1])
         in_zip = not Path(workflow_lib.__file__).exists()
-        environment = sampler_environment(os.environ, None if in_zip else package)
+        environment = sampler_environment(
+            os.environ, allocation.job_id, None if in_zip else package
+        )
         self._process: subprocess.Popen[bytes] | None = None
         with self._log.open("wb") as log:
             try:
@@ -154,13 +156,14 @@ class Samplers:
             marks = list(self._paths.telemetry.glob("*.ready"))
             if len(marks) >= self._nodes:
                 return
-            if any(self._paths.telemetry.glob("*.failed")) or self._ended:
+            if any(self._paths.telemetry.glob("*.failed")) or self.ended:
                 self.problem = self._last_words() or "a sampler ended at once"
             time.sleep(_LOOK_EVERY_S)
         self.problem = self.problem or f"samplers were not ready after {READY_S:g} s"
 
     @property
-    def _ended(self) -> bool:
+    def ended(self) -> bool:
+        """Whether none runs any more."""
         return self._process is None or self._process.poll() is not None
 
     def stop(self) -> None:
@@ -185,6 +188,16 @@ class Samplers:
             return ""
         own = [line for line in lines if line.startswith("triptych")]
         return (own or lines or [""])[-1]
+
+
+def new_directory(wanted: Path) -> RunPaths:
+    """A run's directory that has no run yet: ``wanted``, or with a number, as of a job that runs
+    again. Raises OSError."""
+    names = (wanted, *(Path(f"{wanted}-{number}") for number in range(2, 10_000)))
+    paths = next(p for p in map(RunPaths, map(Path.absolute, names)) if not p.telemetry.exists())
+    for path in (paths.steps, paths.telemetry):
+        path.mkdir(parents=True, exist_ok=True)
+    return paths
 
 
 def own_words() -> list[str]:
