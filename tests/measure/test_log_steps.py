@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.measure.log_steps import LogSteps, PatternError, buffering
+from workflow_lib.measure.log_steps import LogSteps, PatternError, buffering, other_tokens
 
 #: lines as programs print them: Megatron-LM's by the formats of its training_log, torchtitan 0.2.2,
 #: NeMo and transformers as seen, DeepSpeed 0.19.8 by that of its engine
@@ -90,3 +90,19 @@ def test_output_that_is_kept_back_is_found_out(
     line = LINES["megatron-lm"].replace("500.0", str(apart_ms))
     follow(tmp_path, [line.format(step) + "\n" for step in (1, 2, 3, 4)])
     assert bool(buffering(tmp_path / "log.csv")) is kept_back
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_s", "gpus", "disagree"),
+    [(637_816.0, 2, False), (318_908.0, 2, True), (1_275_632.0, 2, True), (None, 2, False)],
+)
+def test_tokens_that_disagree_with_the_log_are_found_out(
+    tmp_path: Path, tokens_per_s: float | None, gpus: int, disagree: bool
+) -> None:
+    follow(tmp_path, [LINES["torchtitan"].format(step) + "\n" for step in (1, 2, 3, 4)])
+    assert bool(other_tokens(tmp_path / "log.csv", tokens_per_s, gpus)) is disagree
+
+
+def test_a_log_without_tokens_contradicts_none(tmp_path: Path) -> None:
+    follow(tmp_path, [LINES["deepspeed"].format(step) + "\n" for step in (1, 2, 3, 4)])
+    assert other_tokens(tmp_path / "log.csv", 1e6, 2) == ""

@@ -124,6 +124,25 @@ def test_an_interval_of_the_log_is_several_steps(run: Path) -> None:
     assert record["values"]["energy_per_token_j"] == pytest.approx(10, rel=1e-6)
 
 
+@pytest.mark.parametrize(("told_by_log", "valid"), [(32, True), (64, False)])
+def test_tokens_that_the_log_contradicts_are_not_valid(
+    run: Path, told_by_log: int, valid: bool
+) -> None:
+    names = ["step", "phase", "started_unix_s", "ended_unix_s", "steps", "told_step_s"]
+    write(
+        run / "steps/log.csv",
+        [*names, "told_gpu_tokens_per_s"],
+        [
+            {"step": n, "phase": "measured", "started_unix_s": T0 + n - 1,
+             "ended_unix_s": T0 + n, "steps": 1, "told_gpu_tokens_per_s": told_by_log}
+            for n in (1, 2, 3)
+        ],
+    )  # fmt: skip
+    # 128 tokens in a step of 1 s, of four GPUs
+    record = summary.summarise(run, told(tokens_per_step=128))
+    assert (record["invalid"] == []) is valid
+
+
 def test_each_gpu_and_the_one_that_lags(run: Path) -> None:
     record = summary.summarise(run, told())
     slow = record["gpus"][3]

@@ -1,9 +1,9 @@
 """Steps by the lines of a program's log, which is read while it grows.
 
 A pattern has a named group ``step``, and may have ``step_s`` (seconds of a step, as the program
-tells), ``step_ms``, ``tokens_per_s`` and ``loss``. A line ends all steps since the line before it,
-and is dated when it appears in the file. A program that keeps its lines back is found out: its own
-seconds then differ from those.
+tells), ``step_ms``, ``gpu_tokens_per_s`` (of one GPU) and ``loss``. A line ends all steps since the
+line before it, and is dated when it appears in the file. A program that keeps its lines back is
+found out: its own seconds then differ from those.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ COLUMNS = (
     "told_step_s",
     "loss",
     "pattern",
+    "told_gpu_tokens_per_s",
 )
 #: steps by the lines' times and by what they say differ by less than this share
 _SAME_STEP_SHARE = 0.05
+#: tokens a second, as told and as the log has them, differ by less than this share
+_SAME_TOKENS_SHARE = 0.15
 #: bytes of a line that are looked at
 _LONGEST_LINE = 4096
 _NUMBER = r"[-+]?(?:\d[\d,]*)?\.?\d+(?:[eE][-+]?\d+)?"
@@ -43,9 +46,10 @@ PATTERNS: Mapping[str, str] = {
     # Megatron-LM's training_log: " iteration       10/     100 | consumed samples: …"
     "megatron-lm": rf"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration "
     rf"\(ms\): (?P<step_ms>{_NUMBER})(?:.*?lm loss: (?P<loss>{_NUMBER}))?",
-    # torchtitan's metrics: "step:  1  loss:  8.1  …  tps: 7,000"
+    # torchtitan's metrics: "step:  1  loss:  8.1  …  tps: 7,000", of a GPU
     "torchtitan": rf"(?:^|\W|\x1b\[\d+m)step:{_BEFORE}(?P<step>\d+)"
-    rf"{_BEFORE}loss:{_BEFORE}(?P<loss>{_NUMBER})",
+    rf"{_BEFORE}loss:{_BEFORE}(?P<loss>{_NUMBER})"
+    rf"(?:.*?tps:{_BEFORE}(?P<gpu_tokens_per_s>{_NUMBER}))?",
     # DeepSpeed's engine: "step=10, skipped=0, lr=[…"
     "deepspeed": r"\bstep=(?P<step>\d+), skipped=\d+, lr=",
     # NeMo's and Lightning's own logger: "… global_step: 9 | reduced_train_loss: 10.8 | …"
@@ -161,7 +165,10 @@ class LogSteps:
             if (told_ms := _number(values.get("step_ms"))) is not None:
                 told_s = told_ms / 1e3
             loss = _number(values.get("loss"))
-            return row_between(before, self._latest, self._warmup_steps, name, told_s, loss)
+            per_gpu = _number(values.get("gpu_tokens_per_s"))
+            return row_between(
+                before, self._latest, self._warmup_steps, name, told_s, loss, per_gpu
+            )
         return None
 
 
@@ -172,13 +179,15 @@ def row_between(
     source: str,
     told_s: float | None = None,
     loss: float | None = None,
+    gpu_tokens_per_s: float | None = None,
 ) -> list[object] | None:
     """The row of the steps after ``before`` until ``ended``; None where steps begin anew."""
     steps = ended[0] - before[0]
     if steps <= 0:
         return None
     phase = "measured" if before[0] >= warmup_steps else "warmup"
-    row = [ended[0], phase, f"{before[1]:.6f}", f"{ended[1]:.6f}", steps, told_s, loss, source]
+    times = (f"{before[1]:.6f}", f"{ended[1]:.6f}")
+    row = [ended[0], phase, *times, steps, told_s, loss, source, gpu_tokens_per_s]
     return ["" if value is None else value for value in row]
 
 
@@ -189,9 +198,7 @@ def _number(text: str | None) -> float | None:
 def buffering(path: Path) -> str:
     """Why the times of lines are not those of steps, by the seconds that the program tells itself;
     "" if they are, or it tells none."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["told_step_s"]]
-    measured = [row for row in rows if row["phase"] == "measured"]
+    measured = _measured_rows(path, "told_step_s")
     if not measured:
         return ""
     told_s = statistics.median(float(row["told_step_s"]) for row in measured)
@@ -205,6 +212,28 @@ def buffering(path: Path) -> str:
         f"lines of the log appeared every {seen_s:.3g} s a step, where the program tells "
         f"{told_s:.3g} s: it keeps its output back. Set PYTHONUNBUFFERED=1"
     )
+
+
+def other_tokens(path: Path, tokens_per_s: float | None, gpus: int) -> str:
+    """Why the tokens that the user told, by ``tokens_per_s`` of all GPUs, are not those of the log;
+    "" if they are, or one of both tells none."""
+    measured = _measured_rows(path, "told_gpu_tokens_per_s")
+    if not measured or tokens_per_s is None or not gpus:
+        return ""
+    of_gpu = statistics.median(float(row["told_gpu_tokens_per_s"]) for row in measured)
+    if abs(tokens_per_s / gpus - of_gpu) <= _SAME_TOKENS_SHARE * of_gpu:
+        return ""
+    return (
+        f"by the tokens told, each of {gpus} GPUs has {tokens_per_s / gpus:,.0f} tokens/s; by the "
+        f"program's log it has {of_gpu:,.0f}. --tokens-per-step is of all ranks together"
+    )
+
+
+def _measured_rows(path: Path, column: str) -> list[dict[str, str]]:
+    """The rows of measured steps that have a value in a column."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = csv.DictReader(stream)
+        return [row for row in rows if row["phase"] == "measured" and row.get(column)]
 
 
 def own_log(descriptor: int = 1) -> Path | None:

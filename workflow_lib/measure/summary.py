@@ -17,7 +17,7 @@ from typing import Any
 
 from workflow_lib.audit import Audit, DamagedError, Files, read_file
 from workflow_lib.measure import record_steps
-from workflow_lib.measure.log_steps import buffering
+from workflow_lib.measure.log_steps import buffering, other_tokens
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import LEAST_THROTTLED_SHARE, THROTTLES
 from workflow_lib.words import counted
@@ -113,6 +113,10 @@ def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
         record["invalid"].append(why)
     record["window_unix_s"] = list(audit.window)
     record["gpus"] = list(_gpus(directory, audit))
+    if rung == LOG:
+        tokens_per_s = audit.values.get("tokens_per_s")
+        why = other_tokens(paths.steps / "log.csv", tokens_per_s, len(record["gpus"]))
+        record["invalid"] += filter(None, [why])
     record["missing"] = _missing(record, told)
     return record
 
