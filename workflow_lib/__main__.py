@@ -41,6 +41,7 @@ COMMANDS = {
     "attach": Command("measure.attach", "measure a job of Slurm that runs already"),
     "conclude": Command("measure.conclude", "sum up what is left of a measured command"),
     "ingest": Command("measure.ingest", "a measured run from a recording of nvidia-smi"),
+    "export": Command("measure.export", "a run as a timeline for Perfetto, or for Prometheus"),
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),
     "project": Command("projection.__main__", "what a model would do on more GPUs", "project"),
     "slots": Command("placement.__main__", "GPUs that are slow or hot, by a sweep", "slots"),

@@ -19,23 +19,13 @@ from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.live import GpuNow, NodeNow, RunNow, Snapshot, Watcher
 from workflow_lib.options import add_results
 from workflow_lib.records import bounds
+from workflow_lib.records.openmetrics import Family, Sample, text_of
 from workflow_lib.records.whole_files import report_error, whole_file
 from workflow_lib.safety import printable
 from workflow_lib.status import STATES
 
 #: how many letters of a failure's cause a label holds
 _CAUSE_LETTERS = 200
-
-
-class Family(NamedTuple):
-    """A metric: its name (a counter's without ``_total``), kind, unit and meaning."""
-
-    name: str
-    #: gauge or counter: node_exporter reads Prometheus' older text format, which has no other kinds
-    kind: str
-    #: the end of the name; "" for a count
-    unit: str
-    about: str
 
 
 class Reading(NamedTuple):
@@ -117,21 +107,11 @@ FAMILIES = tuple(
 )
 
 #: a metric, labels, value
-Sample = tuple[Family, Mapping[str, str], float]
 
 
 def openmetrics(snapshot: Snapshot) -> str:
-    """The snapshot as OpenMetrics 1.0 text. A metric without a value is left out."""
-    of_family: dict[Family, list[str]] = {family: [] for family in FAMILIES}
-    for family, labels, value in _samples(snapshot):
-        of_family[family].append(_line(family, labels, value))
-    lines = []
-    for family, samples in of_family.items():
-        if samples:
-            lines.append(f"# TYPE {family.name} {family.kind}")
-            lines += [f"# UNIT {family.name} {family.unit}"] if family.unit else []
-            lines += [f"# HELP {family.name} {family.about}", *samples]
-    return "\n".join([*lines, "# EOF\n"])
+    """The snapshot as OpenMetrics text. A metric without a value is left out."""
+    return text_of(FAMILIES, _samples(snapshot))
 
 
 def _samples(snapshot: Snapshot) -> Iterator[Sample]:
@@ -184,16 +164,6 @@ def _read(
             value = readings[column]
             scaled = value if reading.scale == 1 else value * reading.scale
             yield reading.family, {**labels, **reading.labels}, scaled
-
-
-def _line(family: Family, labels: Mapping[str, str], value: float) -> str:
-    text = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels.items())
-    total = "_total" if family.kind == "counter" else ""
-    return f"{family.name}{total}{{{text}}} {value!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workflow_lib import audit
-from workflow_lib.measure import attach, conclude, ingest, sampling, summary
+from workflow_lib.measure import attach, conclude, export, ingest, sampling, summary
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import LogSteps, PatternError, own_log
@@ -160,6 +160,7 @@ COMMANDS = {
     "sample": _sample,
     "attach": attach.main,
     "conclude": conclude.main,
+    "export": export.main,
     "ingest": ingest.main,
     "steps": _print_steps,
     "audit": audit.main,

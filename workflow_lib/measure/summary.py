@@ -199,7 +199,10 @@ def _growth_share(rows: Sequence[Mapping[str, str]], counter: str) -> float | No
         return None
     first, last = known[0], known[-1]
     apart_s = float(last["unix_time_s"]) - float(first["unix_time_s"])
-    return (float(last[counter]) - float(first[counter])) / apart_s if apart_s > 0 else None
+    if apart_s <= 0:
+        return None
+    # The counter is read a little after the time of its row, so that it may seem to grow faster.
+    return min(1.0, (float(last[counter]) - float(first[counter])) / apart_s)
 
 
 def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:

@@ -1,0 +1,94 @@
+"""Runs for other programs: a timeline, and metrics."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_metrics import parsed
+from workflow_lib.measure import export
+
+
+def extracted(archive: str, run: str, directory: Path) -> Path:
+    """The files of a run of the evidence."""
+    with zipfile.ZipFile(ROOT / "evidence" / archive) as file:
+        for name in file.namelist():
+            _, found, rest = name.partition(f"{run}/")
+            if found and not name.endswith("/"):
+                path = directory / "run" / rest
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.read(name))
+    return directory / "run"
+
+
+def timeline(run: Path, output: Path) -> list[dict[str, Any]]:
+    assert export.main([str(run), "--to", "perfetto", "--output", str(output)]) == 0
+    content = output.read_bytes()
+    events = json.loads(gzip.decompress(content) if output.suffix == ".gz" else content)
+    found: list[dict[str, Any]] = events["traceEvents"]
+    return found
+
+
+def test_a_measured_command_has_steps_and_readings_on_one_axis(tmp_path: Path) -> None:
+    run = extracted("measured/trainers-h100x2.zip", "megatron-2", tmp_path)
+    events = timeline(run, tmp_path / "timeline.json.gz")
+    steps = [e for e in events if e["ph"] == "X"]
+    # 200 calls of each of two ranks, and 199 steps that the hook saw
+    assert len(steps) == 2 * 200 + 2 * 199
+    first, last = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
+    power = [e for e in events if e["name"] == "GPU 1 power, W" and first < e["ts"] < last]
+    watts = sum(e["args"]["value"] for e in power) / len(power)
+    record = json.loads((run / "measured.json").read_text())
+    assert watts == pytest.approx(record["gpus"][1]["power_mean_w"], rel=0.05)
+    names = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert {"vm", "rank0", "rank1", "hook-rank0"} <= names
+
+
+@pytest.mark.slow
+def test_kernels_of_a_profiled_run_lie_in_its_steps(tmp_path: Path) -> None:
+    run = extracted("evidence-fp8-h100x1.zip", "e99a5485/run0", tmp_path)
+    events = timeline(run, tmp_path / "timeline.json")
+    slices = [e for e in events if e["ph"] == "X"]
+    steps = [e for e in slices if e["name"].startswith("step ")]
+    kernels = [e for e in slices if e["tid"] >= 1_000]
+    begin, end = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
+    assert len(kernels) > 1_000
+    assert all(begin < e["ts"] and e["ts"] + e["dur"] < end + 1e3 for e in kernels)
+
+
+def test_metrics_follow_the_grammar_and_have_the_values(tmp_path: Path) -> None:
+    run = extracted("measured/trainers-h100x2.zip", "megatron-1", tmp_path)
+    output = tmp_path / "run.prom"
+    assert export.main([str(run), "--to", "openmetrics", "--output", str(output)]) == 0
+    found = parsed(output.read_text())
+    record = json.loads((run / "measured.json").read_text())
+    (energy_j,) = (v for (name, _), v in found.items() if name == "triptych_run_energy_joules")
+    assert energy_j == record["values"]["energy_j"]
+    uuids = {dict(labels).get("uuid") for _, labels in found} - {None}
+    assert uuids == {record["gpus"][0]["uuid"]}
+
+
+def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
+    run = extracted("measured/trainers-h100x2.zip", "megatron-1", tmp_path)
+    record = json.loads((run / "measured.json").read_text())
+    del record["values"]["energy_per_token_j"]
+    record["gpus"][0]["power_mean_w"] = None
+    record["invalid"] = ["telemetry/vm.csv: no power"]
+    (run / "measured.json").write_text(json.dumps(record))
+    found = {name: value for (name, _), value in parsed(export.openmetrics(run)).items()}
+    assert found["triptych_run_valid"] == 0
+    assert not {"triptych_run_token_joules", "triptych_run_gpu_power_watts"} & found.keys()
+
+
+@pytest.mark.parametrize("to", export.FORMATS)
+def test_a_directory_without_a_run_is_refused(tmp_path: Path, to: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        export.main([str(tmp_path), "--to", to, "--output", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    assert not (tmp_path / "out").exists()

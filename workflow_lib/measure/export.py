@@ -1,0 +1,243 @@
+"""``triptych export RUN --to FORMAT --output FILE``: a run for other programs.
+
+perfetto is a timeline for https://ui.perfetto.dev: steps and their phases, kernels of a profiled
+run, and watts, degrees and clocks of each GPU, on one axis. openmetrics is what a measured command
+took, for node_exporter's textfile collector.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.audit import Clock, DamagedError, Files, Row, read_file
+from workflow_lib.records.openmetrics import Family, Sample, text_of
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.telemetry_columns import THROTTLES
+from workflow_lib.records.whole_files import whole_file
+
+Event = dict[str, Any]
+#: column of a GPU's samples → its counter on the timeline
+COUNTERS = {
+    "power_w": "power, W",
+    "temperature_c": "temperature, °C",
+    "sm_clock_mhz": "SM clock, MHz",
+}
+#: categories of a trace by torch.profiler that run on a GPU
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+#: threads of a rank's kernels on the timeline begin here, this far apart
+_KERNEL_THREADS, _MOST_STREAMS = 1_000, 1_000
+
+
+class Timeline:
+    """The events of a run, as Chrome's trace format has them, in µs since its first reading."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        """Raises DamagedError if a file is not what the contract says."""
+        self._paths = paths
+        self._files = Files(str(paths.directory), lambda n: read_file(paths.directory, n))
+        self._nodes = paths.sampled_nodes()
+        self._clocks = {
+            node: Clock(self._files.record(f"steps/clock-{node}.json")) for node in self._nodes
+        }
+        starts = [self._start(node)["started_unix_s"] for node in self._nodes]
+        #: the axis begins here
+        self.began_unix_s = min(starts, default=0.0)
+
+    def _start(self, node: str) -> Mapping[str, Any]:
+        return self._files.record(f"telemetry/{node}.json") or {"gpus": (), "started_unix_s": 0.0}
+
+    def _us(self, node: str, unix_s: float) -> float:
+        clock = self._clocks.get(node)
+        at = clock.corrected(unix_s) if clock else unix_s
+        return round((at - self.began_unix_s) * 1e6, 3)
+
+    def events(self) -> Iterator[Event]:
+        """All events, in no order."""
+        for pid, node in enumerate(self._nodes, start=1):
+            yield _named("process_name", node, pid)
+            yield from self._readings(node, pid)
+        for path in sorted(self._paths.steps.glob("*.csv")):
+            yield from self._steps(path)
+
+    def _readings(self, node: str, pid: int) -> Iterator[Event]:
+        gpus = [str(gpu.get("index", n)) for n, gpu in enumerate(self._start(node)["gpus"])]
+        for row in self._files.rows(f"telemetry/{node}.csv") or ():
+            at = {"ph": "C", "pid": pid, "ts": self._us(node, float(row["unix_time_s"]))}
+            for column, name in COUNTERS.items():
+                if row.get(column):
+                    counter = f"GPU {gpus[int(row['gpu'])]} {name}"
+                    yield {**at, "name": counter, "args": {"value": float(row[column])}}
+
+    def _steps(self, path: Path) -> Iterator[Event]:
+        """The steps of a rank, or those of the log or of the trainer's records."""
+        rank = self._files.record(f"steps/{path.stem}.json") or {}
+        node = rank.get("node") or (self._nodes or [""])[0]
+        pid = self._nodes.index(node) + 1 if node in self._nodes else 0
+        tid = rank.get("rank", 0) + (_KERNEL_THREADS // 2 if path.stem.startswith("hook") else 1)
+        yield _named("thread_name", path.stem, pid, tid)
+        for row in self._files.rows(f"steps/{path.name}") or ():
+            start, end = float(row["started_unix_s"]), float(row["ended_unix_s"])
+            told = {n: row[n] for n in ("phase", "tokens", "loss", "skipped") if row.get(n)}
+            yield self._slice(f"step {row['step']}", node, pid, tid, start, end, told)
+            for name, part_end in _parts(row):
+                yield self._slice(name, node, pid, tid, start, part_end)
+                start = part_end
+        if "rank" in rank:
+            yield from self._kernels(rank["rank"], node, pid)
+
+    def _slice(
+        self,
+        name: str,
+        node: str,
+        pid: int,
+        tid: int,
+        start: float,
+        end: float,
+        told: Mapping[str, str] | None = None,
+    ) -> Event:
+        begin = self._us(node, start)
+        event: Event = {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": begin}
+        event["dur"] = round(self._us(node, end) - begin, 3)
+        return {**event, "args": dict(told)} if told else event
+
+    def _kernels(self, rank: int, node: str, pid: int) -> Iterator[Event]:
+        """What ran on the GPU of a rank whose trace was taken, a thread a stream."""
+        try:
+            with gzip.open(self._paths.trace(rank)) as stream:
+                trace = json.load(stream)
+        except FileNotFoundError:
+            return
+        except (OSError, EOFError, ValueError) as error:
+            raise DamagedError(f"{self._paths.trace(rank)}: {error}") from None
+        base_s = trace.get("baseTimeNanoseconds", 0) / 1e9
+        streams: dict[Any, int] = {}
+        for event in trace["traceEvents"]:
+            if event.get("cat") not in _ON_GPU or event.get("ph") != "X":
+                continue
+            stream = event.get("args", {}).get("stream")
+            if stream not in streams:
+                streams[stream] = _KERNEL_THREADS + rank * _MOST_STREAMS + len(streams)
+                title = f"rank {rank}, stream {stream}"
+                yield _named("thread_name", title, pid, streams[stream])
+            start = base_s + float(event["ts"]) / 1e6
+            end = start + float(event["dur"]) / 1e6
+            yield self._slice(str(event["name"]), node, pid, streams[stream], start, end)
+
+
+def _named(what: str, name: str, pid: int, tid: int = 0) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _parts(row: Row) -> Iterator[tuple[str, float]]:
+    """The parts of a step, and when each had ended."""
+    for part in filter(None, (row.get("parts") or "").split(";")):
+        name, _, end = part.rpartition("=")
+        yield name, float(end)
+
+
+def perfetto(directory: Path) -> str:
+    """A run's timeline. Raises DamagedError and OSError."""
+    timeline = Timeline(RunPaths(directory))
+    events = list(timeline.events())
+    if not events:
+        raise DamagedError(f"{directory} has no telemetry and no steps; name a run's directory")
+    about = {"began_unix_s": timeline.began_unix_s}
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about})
+
+
+_VALUES = {
+    "energy_j": Family("triptych_run_energy_joules", "gauge", "joules", "of all GPUs"),
+    "measured_duration_s": Family("triptych_run_seconds", "gauge", "seconds", "that energy is of"),
+    "power_mean_w": Family("triptych_run_power_watts", "gauge", "watts", "of all GPUs, mean"),
+    "step_time_s": Family("triptych_run_step_seconds", "gauge", "seconds", "a step, mean"),
+    "counted_steps": Family("triptych_run_steps", "gauge", "", "steps that count"),
+    "tokens_per_s": Family("triptych_run_tokens_per_second", "gauge", "", "of all ranks"),
+    "energy_per_token_j": Family("triptych_run_token_joules", "gauge", "joules", "a token"),
+    "energy_per_step_j": Family("triptych_run_per_step_joules", "gauge", "joules", "a step"),
+}
+_VALID = Family("triptych_run_valid", "gauge", "", "1 if the energy may be used, else 0")
+#: column → its metric, and the factor to the metric's unit
+_OF_GPU = {
+    "power_mean_w": (Family("triptych_run_gpu_power_watts", "gauge", "watts", "mean"), 1.0),
+    "temperature_max_c": (
+        Family("triptych_run_gpu_temperature_celsius", "gauge", "celsius", "highest"),
+        1.0,
+    ),
+    "sm_clock_mean_mhz": (
+        Family("triptych_run_gpu_sm_clock_hertz", "gauge", "hertz", "mean"),
+        1e6,
+    ),
+}
+_THROTTLED = Family(
+    "triptych_run_gpu_throttled_ratio", "gauge", "ratio", "share of the time, by reason"
+)
+FAMILIES = (*_VALUES.values(), _VALID, *(family for family, _ in _OF_GPU.values()), _THROTTLED)
+
+
+def openmetrics(directory: Path) -> str:
+    """What a measured command took. A value that is not known is absent.
+
+    Raises DamagedError, and OSError.
+    """
+    path = RunPaths(directory).measured
+    try:
+        record = json.loads(path.read_bytes())
+        return text_of(FAMILIES, _samples(record, directory.name))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{path} is no record of a measured command: {error!r}") from None
+
+
+def _samples(record: Mapping[str, Any], name: str) -> Iterator[Sample]:
+    simulated = str(bool(record["simulated"])).lower()
+    run = {"run": name, "job": record["job_id"] or "", "simulated": simulated}
+    for measure, family in _VALUES.items():
+        if measure in record["values"]:
+            yield family, run, record["values"][measure]
+    yield _VALID, run, int(not record["invalid"])
+    for gpu in record["gpus"]:
+        labels = {**run, "node": gpu["node"], "gpu": str(gpu["gpu"]), "uuid": gpu["uuid"] or ""}
+        for column, (family, scale) in _OF_GPU.items():
+            if gpu[column] is not None:
+                yield family, labels, gpu[column] * scale
+        for counter, share in gpu["throttle_shares"].items():
+            yield _THROTTLED, {**labels, "reason": THROTTLES[counter]}, share
+
+
+FORMATS = {"perfetto": perfetto, "openmetrics": openmetrics}
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path, metavar="RUN", help="the directory of a run")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="the format")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="compressed if it ends in .gz"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "triptych export") -> int:
+    """Write a run for other programs; returns the exit code."""
+    parser = command_line(prog)
+    options = parser.parse_args(arguments)
+    try:
+        content = FORMATS[options.to](options.directory.absolute()).encode()
+        with whole_file(options.output) as path:
+            path.write_bytes(gzip.compress(content) if options.output.suffix == ".gz" else content)
+    except (DamagedError, OSError) as error:
+        parser.error(str(error))
+    print(options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
