@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workflow_lib import audit
-from workflow_lib.measure import attach, conclude, export, ingest, sampling, summary
+from workflow_lib.measure import attach, conclude, export, ingest, sampling, site, summary
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import LogSteps, PatternError, own_log
@@ -145,8 +145,11 @@ def _sample(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="triptych sample")
     parser.add_argument("--rate", type=float)
     parser.add_argument("--simulate", type=int)
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("directory", type=Path)
     options = parser.parse_args(arguments)
+    if options.alone:
+        sampling.leave_parent()
     return sampling.sample(options.directory, options.rate, options.simulate)
 
 
@@ -162,6 +165,7 @@ COMMANDS = {
     "conclude": conclude.main,
     "export": export.main,
     "ingest": ingest.main,
+    "site": site.main,
     "steps": _print_steps,
     "audit": audit.main,
     "measure": main,

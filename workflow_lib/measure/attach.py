@@ -134,7 +134,7 @@ def attach(options: argparse.Namespace) -> int:
     # Slurm ends the samplers with the job, so that they have ended is no fault of theirs.
     problems: list[str] = [] if job_ended else [samplers.problem]
     if job_ended:
-        told["ended_unix_s"] = summary.last_reading_unix_s(paths)
+        told["ended_unix_s"] = summary.covered_unix_s(paths)[1]
         with suppress(AttachError):
             job = find_job(options.job)
         told.update(exit_code=job.exit_code, signal=job.signal)

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
     try:
         told = json.loads(paths.measured.read_bytes())
         if told["ended_unix_s"] is None:
-            told["ended_unix_s"] = summary.last_reading_unix_s(paths)
+            told["ended_unix_s"] = summary.covered_unix_s(paths)[1]
         return int(not conclude(paths, told, options.records))
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"{paths.directory} is no run of measure: {error}")

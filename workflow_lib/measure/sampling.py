@@ -94,6 +94,16 @@ def _open_amd() -> Source:
         raise error
 
 
+def leave_parent() -> None:
+    """Go on as a child of nobody who waits, so that the sampler outlives who started it."""
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    # A sampler ends once its parent has gone, so it begins after that.
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+
+
 def sample(directory: Path, rate_hz: float, simulated_gpus: int) -> int:
     """Sample this node until told to stop. Returns the exit code."""
     node = node_name()

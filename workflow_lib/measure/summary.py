@@ -74,15 +74,25 @@ def unfinished(told: Mapping[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, **files, **told, **nothing}
 
 
-def last_reading_unix_s(paths: RunPaths) -> float:
-    """Until when all nodes were sampled. Raises ValueError if there are no readings."""
-    ends = []
+def covered_unix_s(paths: RunPaths) -> tuple[float, float]:
+    """From when until when all nodes were sampled. Raises ValueError if there are no readings."""
+    starts, ends = [-math.inf], [math.inf]
     for node in paths.sampled_nodes():
-        rows = _within(paths.host_samples(node), (0.0, math.inf))
-        ends.append(max((float(row["unix_time_s"]) for row in rows), default=math.nan))
-    if not ends or math.isnan(min(ends)):
+        of_gpu: dict[str, list[float]] = {}
+        for path in (paths.gpu_samples(node), paths.host_samples(node)):
+            for row in _within(path, (0.0, math.inf)):
+                of_gpu.setdefault(row.get("gpu", ""), []).append(float(row["unix_time_s"]))
+        starts += map(min, of_gpu.values())
+        ends += map(max, of_gpu.values())
+    if len(ends) == 1 or max(starts) > min(ends):
         raise ValueError("it has no readings")
-    return min(ends)
+    return max(starts), min(ends)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A record of JSON. Raises OSError and ValueError."""
+    record: dict[str, Any] = json.loads(path.read_bytes())
+    return record
 
 
 def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
