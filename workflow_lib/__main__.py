@@ -46,6 +46,7 @@ COMMANDS = {
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),
     "project": Command("projection.__main__", "what a model would do on more GPUs", "project"),
     "slots": Command("placement.__main__", "GPUs that are slow or hot, by a sweep", "slots"),
+    "gpus": Command("placement.jobs", "GPUs that are slow or hot, by all measured jobs"),
     "place": Command("placement.__main__", "whether to place a cell by its GPUs", "place"),
     "claims": Command("claims.__main__", "verdicts on claims, by sweeps"),
 }

@@ -1,0 +1,110 @@
+"""GPUs that are slow or hot, by all measured jobs."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.placement import jobs
+from workflow_lib.records.reading import RecordError
+
+
+def job(
+    directory: Path,
+    name: str,
+    gpus: list[tuple[str, int, float, float]],
+    power_w: float = 600.0,
+    **changed: Any,
+) -> None:
+    """A measured job: each GPU's node, index, clock and temperature."""
+    (directory / name / "telemetry").mkdir(parents=True)
+    nodes = sorted({node for node, *_ in gpus})
+    for node in nodes:
+        start = {"gpus": [{"power_limit_w": 700.0}] * 8}
+        (directory / name / f"telemetry/{node}.json").write_text(json.dumps(start))
+    record = {
+        **{"program": "job", "started_unix_s": 0.0, "rung": 0, "simulated": False, "nodes": nodes},
+        **{"values": {}, "missing": {}, "invalid": [], "window_unix_s": [0.0, 10.0]},
+        "gpus": [
+            {
+                **{"node": node, "gpu": gpu, "uuid": f"GPU-{node}-{gpu}", "name": "H100"},
+                **{"sm_clock_mean_mhz": clock, "temperature_mean_c": warmth},
+                "power_mean_w": power_w,
+            }
+            for node, gpu, clock, warmth in gpus
+        ],
+        **changed,
+    }
+    (directory / name / "measured.json").write_text(json.dumps(record))
+
+
+def of_jobs(directory: Path, count: int, slow: float = 0.95, hot_c: float = 8.0) -> None:
+    """Jobs of eight GPUs at different loads; GPU 3 is slow, and GPU 5 hot."""
+    noise = random.Random(1)
+    for number in range(count):
+        clock = noise.uniform(1400, 1900)
+        gpus = [
+            (
+                "n1",
+                gpu,
+                clock * (slow if gpu == 3 else 1.0) * math.exp(noise.gauss(0, 0.002)),
+                60 + noise.gauss(0, 0.5) + (hot_c if gpu == 5 else 0.0),
+            )
+            for gpu in range(8)
+        ]
+        job(directory, f"job{number}", gpus)
+
+
+def test_a_slow_and_a_hot_gpu_are_named_and_no_other(tmp_path: Path) -> None:
+    of_jobs(tmp_path, 8)
+    fleet = jobs.survey(tmp_path)
+    assert [row["gpu"] for row in fleet.rows if row["slow"]] == [3]
+    assert [row["gpu"] for row in fleet.rows if row["hot"]] == [5]
+    slowest = fleet.rows[0]
+    assert (slowest["gpu"], slowest["gpu_uuid"], slowest["jobs"]) == (3, "GPU-n1-3", 8)
+    assert slowest["clock_effect_low"] < math.log(0.95) < slowest["clock_effect_high"]
+
+
+def test_two_jobs_give_no_interval_and_no_verdict(tmp_path: Path) -> None:
+    of_jobs(tmp_path, 2)
+    assert {row["slow"] for row in jobs.survey(tmp_path).rows} == {None}
+
+
+def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_path: Path) -> None:
+    two = [("n1", 0, 1980.0, 40.0), ("n1", 1, 345.0, 30.0)]
+    job(tmp_path, "idle", two, power_w=120.0)
+    job(tmp_path, "one", two[:1])
+    job(tmp_path, "bad", two, invalid=["telemetry/n1.csv: no power"])
+    fleet = jobs.survey(tmp_path)
+    assert fleet.rows == []
+    assert fleet.left_out == {"no two loaded GPUs of one model": 2, "not valid": 1}
+
+
+def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path: Path) -> None:
+    alarms = 0
+    for seed in range(60):
+        noise = random.Random(seed)
+        directory = tmp_path / str(seed)
+        for number in range(4):
+            # Each GPU is exactly at the threshold below the others.
+            gpus = [("n1", g, 1700 * math.exp(noise.gauss(0, 0.01)), 60.0) for g in range(8)]
+            job(directory, f"job{number}", gpus)
+        rows = jobs.survey(directory).rows
+        alarms += any(row["clock_effect_high"] < 0 or row["clock_effect_low"] > 0 for row in rows)
+    assert alarms <= 10  # 10 % of 60 would be 6, in jobs that share the mean of their GPUs
+
+
+def test_the_command_prints_and_writes_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    of_jobs(tmp_path / "jobs", 4)
+    output = tmp_path / "gpus.jsonl"
+    words = [str(tmp_path / "jobs"), "--most", "2", "--output", str(output)]
+    assert jobs.main(words) == 0
+    assert len(output.read_text().splitlines()) == 8
+    assert "GPU-n1-3" in capsys.readouterr().out
+    with pytest.raises(RecordError):
+        jobs.survey(tmp_path / "nothing")

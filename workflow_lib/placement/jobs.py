@@ -1,0 +1,204 @@
+"""``triptych gpus DIR``: slow and hot GPUs, by all jobs that were measured.
+
+DIR has runs of ``triptych measure``, or those that ``triptych site`` left. A GPU is compared with
+the others of its model in the same job, because jobs differ in load. Intervals are over jobs, and
+hold for all GPUs at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.intervals.differences import Interval, in_blocks
+from workflow_lib.placement import text
+from workflow_lib.records.measured import read_run
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.whole_files import report_error
+from workflow_lib.words import counted
+
+#: a GPU is named where its clock is surely so much below, or its temperature so far above others'
+SLOW, HOT_C = 0.02, 5.0
+#: idle GPUs choose their clocks: only those above this share of their power limit are compared
+LOADED = 0.4
+#: the intervals of all GPUs together hold with this probability
+COVERAGE = 0.9
+_LEAST_JOBS = 3
+
+#: a node, the index of the GPU in it, and the GPU's own identity
+Slot = tuple[str, int, str]
+
+
+class Fleet(NamedTuple):
+    """What jobs say of GPUs."""
+
+    #: in order of clocks, the slowest first; intervals are null with fewer than three jobs
+    rows: list[dict[str, Any]]
+    #: why jobs do not count → how many
+    left_out: Counter[str]
+    simulated: bool
+
+
+def survey(directory: Path) -> Fleet:
+    """Compare the GPUs of all jobs below a directory. Raises RecordError if there are none."""
+    deviations: dict[Slot, list[tuple[float, float]]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    simulated = False
+    paths = sorted(directory.rglob(RunPaths(directory).measured.name))
+    for path in paths:
+        run = read_run(path.parent)
+        simulated |= run["simulated"]
+        found = dict(_deviations(run))
+        if run["invalid"]:
+            left_out["not valid"] += 1
+        elif not found:
+            left_out["no two loaded GPUs of one model"] += 1
+        else:
+            for slot, deviation in found.items():
+                deviations[slot].append(deviation)
+    if not paths:
+        raise RecordError(f"{directory} has no measured jobs; name the directory of triptych site")
+    # Bonferroni's: each GPU has two intervals.
+    coverage = 1 - (1 - COVERAGE) / max(1, 2 * len(deviations))
+    rows = [_row(slot, values, coverage) for slot, values in deviations.items()]
+    rows.sort(key=lambda row: (row["clock_effect"], row["node"], row["gpu"]))
+    return Fleet(rows, left_out, simulated)
+
+
+def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, float]]]:
+    """Each loaded GPU's clock, as the logarithm of its ratio to the mean of the others, and its
+    temperature less theirs, in °C."""
+    of_model: dict[str, list[tuple[Slot, float, float]]] = defaultdict(list)
+    limits_w = _limits_w(run)
+    for gpu in run["gpus"]:
+        slot = (gpu["node"], gpu["gpu"], gpu["uuid"] or "")
+        clock, warmth = gpu["sm_clock_mean_mhz"], gpu["temperature_mean_c"]
+        power_w, limit_w = gpu["power_mean_w"], limits_w.get(slot[:2])
+        if not clock or warmth is None or not power_w or not limit_w:
+            continue
+        if power_w >= LOADED * limit_w:
+            of_model[gpu["name"]].append((slot, clock, warmth))
+    for alike in of_model.values():
+        for slot, clock, warmth in alike:
+            others = [each for each in alike if each[0] != slot]
+            if others:
+                ratio = clock / fmean(each[1] for each in others)
+                yield slot, (math.log(ratio), warmth - fmean(each[2] for each in others))
+
+
+def _limits_w(run: Mapping[str, Any]) -> dict[tuple[str, int], float | None]:
+    """The power limit of each GPU of a run, by node and index."""
+    limits = {}
+    for node in run["nodes"]:
+        start = json.loads(RunPaths(run["directory"]).telemetry_start(node).read_bytes())
+        for index, gpu in enumerate(start["gpus"]):
+            limits[node, index] = gpu.get("power_limit_w")
+    return limits
+
+
+def _row(slot: Slot, values: Sequence[tuple[float, float]], coverage: float) -> dict[str, Any]:
+    clocks, temperatures = ([each[n] for each in values] for n in (0, 1))
+    clock, warmth = _interval(clocks, coverage), _interval(temperatures, coverage)
+    return {
+        "node": slot[0],
+        "gpu": slot[1],
+        "gpu_uuid": slot[2],
+        "jobs": len(values),
+        "clock_effect": fmean(clocks),
+        "clock_effect_low": clock and clock.low,
+        "clock_effect_high": clock and clock.high,
+        "temperature_effect_c": fmean(temperatures),
+        "temperature_effect_low_c": warmth and warmth.low,
+        "temperature_effect_high_c": warmth and warmth.high,
+        "slow": clock and clock.high < -SLOW,
+        "hot": warmth and warmth.low > HOT_C,
+    }
+
+
+def _interval(values: Sequence[float], coverage: float) -> Interval | None:
+    if len(values) < _LEAST_JOBS:
+        return None
+    return in_blocks(values, [0.0] * len(values), coverage)
+
+
+def lines_of(fleet: Fleet, most: int) -> list[str]:
+    """The table of the slowest GPUs, and sentences, for the terminal."""
+    rows = [
+        {
+            "node": row["node"],
+            "GPU": str(row["gpu"]),
+            "jobs": str(row["jobs"]),
+            "clock, %": _with_interval(row, "clock_effect", 100.0),
+            "warmer, °C": _with_interval(row, "temperature_effect", 1.0, "_c"),
+            "surely": " ".join(word for word in ("slow", "hot") if row[word]),
+            "UUID": row["gpu_uuid"],
+        }
+        for row in fleet.rows[:most]
+    ]
+    lines = ["SIMULATED: these are no measurements"] if fleet.simulated else []
+    lines += [text.table(rows), ""]
+    if more := len(fleet.rows) - most:
+        lines += [f"{counted(more, 'more GPU')} not shown: --output has all"] if more > 0 else []
+    for word, how in (
+        ("slow", f"more than {100 * SLOW:g} % slower"),
+        ("hot", f"more than {HOT_C:g} °C hotter"),
+    ):
+        named = [f"GPU {row['gpu']} on {row['node']}" for row in fleet.rows if row[word]]
+        lines.append(
+            f"{', '.join(named) or 'No GPU'} {'are' if len(named) > 1 else 'is'} surely {how} than "
+            "those that ran with it"
+        )
+    few = sum(row["clock_effect_low"] is None for row in fleet.rows)
+    if few:
+        lines.append(f"{counted(few, 'GPU')} with fewer than {_LEAST_JOBS} jobs: no interval")
+    lines += [f"{counted(number, 'job')} left out: {why}" for why, number in fleet.left_out.items()]
+    return lines
+
+
+def _with_interval(row: Mapping[str, Any], name: str, scale: float, unit: str = "") -> str:
+    middle = f"{scale * row[name + unit]:+.1f}"
+    low, high = row[f"{name}_low{unit}"], row[f"{name}_high{unit}"]
+    if low is None:
+        return middle
+    return f"{middle} ({scale * low:+.1f} to {scale * high:+.1f})"
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="with measured jobs")
+    parser.add_argument(
+        "--most", type=int, default=20, metavar="N", help="GPUs that are shown (20)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="all of them, as JSON lines")
+    return parser
+
+
+@ends_quietly
+def main(arguments: Sequence[str] | None = None, prog: str = "triptych gpus") -> int:
+    """Print the table; returns the exit code, 1 after one message on stderr."""
+    options = command_line(prog).parse_args(arguments)
+    try:
+        fleet = survey(options.directory)
+        if options.output:
+            lines = "".join(json.dumps(row) + "\n" for row in fleet.rows)
+            options.output.write_text(lines, encoding="utf-8")
+    except (RecordError, OSError) as error:
+        return report_error("gpus", error)
+    print("\n".join(lines_of(fleet, options.most)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
