@@ -41,6 +41,7 @@ COMMANDS = {
     "attach": Command("measure.attach", "measure a job of Slurm that runs already"),
     "conclude": Command("measure.conclude", "sum up what is left of a measured command"),
     "ingest": Command("measure.ingest", "a measured run from a recording of nvidia-smi"),
+    "preflight": Command("measure.preflight", "whether a node's GPUs are fit, in a minute"),
     "site": Command("measure.site", "measure every job: Slurm's Prolog and Epilog"),
     "export": Command("measure.export", "a run as a timeline for Perfetto, or for Prometheus"),
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),

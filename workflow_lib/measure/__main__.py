@@ -15,7 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workflow_lib import audit
-from workflow_lib.measure import attach, conclude, export, ingest, sampling, site, summary
+from workflow_lib.measure import (
+    attach,
+    conclude,
+    export,
+    ingest,
+    preflight,
+    sampling,
+    site,
+    summary,
+)
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import LogSteps, PatternError, own_log
@@ -165,6 +174,7 @@ COMMANDS = {
     "conclude": conclude.main,
     "export": export.main,
     "ingest": ingest.main,
+    "preflight": preflight.main,
     "site": site.main,
     "steps": _print_steps,
     "audit": audit.main,

@@ -22,6 +22,7 @@ from workflow_lib.measure import conclude, sampling, summary
 from workflow_lib.measure.allocation import Allocation
 from workflow_lib.records.paths import node_name
 from workflow_lib.records.whole_files import write_json
+from workflow_lib.words import counted
 
 
 class Test(NamedTuple):
@@ -42,8 +43,16 @@ TESTS: Mapping[str, Test] = {
 }
 #: a GPU is not fit either if it is so much below what its model was measured to do
 BELOW_KNOWN = 0.15
-#: medians of GPUs that were measured by this command
-KNOWN: Mapping[str, Mapping[str, float]] = {}
+#: medians of GPUs that this command tried (evidence/measured/preflight-h100x2.zip)
+KNOWN: Mapping[str, Mapping[str, float]] = {
+    "NVIDIA H100 80GB HBM3": {
+        "matrix_tflops": 675.0,
+        "memory_gb_per_s": 2970.0,
+        "from_host_gb_per_s": 54.1,
+        "to_host_gb_per_s": 54.5,
+        "slowest_peer_gb_per_s": 379.0,
+    }
+}
 #: throttling of this kind, in any of the time, is a fault of the node
 _HEAT = ("throttle_sw_thermal_s", "throttle_hw_thermal_s", "throttle_power_brake_s")
 #: a share of the time in which heat may show by chance
@@ -151,16 +160,19 @@ def try_devices(devices: Sequence[Device], seconds: float) -> tuple[list[dict[st
 
 
 def problems_of(gpu: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Why a GPU is not fit, by ``peers`` of its model, of which it is one."""
+    """Why a GPU is not fit, by all GPUs of its model, ``peers``."""
     for name, test in TESTS.items():
         if (value := gpu["values"].get(name)) is None:
             continue
-        others = [peer["values"][name] for peer in peers if name in peer["values"]]
-        middle = statistics.median(others)
-        if len(others) > 1 and value < (1 - test.below) * middle:
+        others = [
+            peer["values"][name]
+            for peer in peers
+            if name in peer["values"] and peer["uuid"] != gpu["uuid"]
+        ]
+        if others and value < (1 - test.below) * (middle := statistics.median(others)):
             yield (
                 f"{test.title}: {value:.4g} {test.unit}, {100 * (1 - value / middle):.0f} % below "
-                f"the median of {len(others)} GPUs"
+                f"the median of {counted(len(others), 'other GPU')}"
             )
         known = KNOWN.get(gpu["name"], {}).get(name)
         if known is not None and value < (1 - BELOW_KNOWN) * known:
