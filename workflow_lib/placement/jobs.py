@@ -34,6 +34,9 @@ LOADED = 0.4
 COVERAGE = 0.9
 _LEAST_JOBS = 3
 
+#: code → why a job does not count
+LEFT_OUT = {"not_valid": "not valid", "no_pair": "no two loaded GPUs of one model"}
+
 #: a node, the index of the GPU in it, and the GPU's own identity
 Slot = tuple[str, int, str]
 
@@ -43,7 +46,7 @@ class Fleet(NamedTuple):
 
     #: in order of clocks, the slowest first; intervals are null with fewer than three jobs
     rows: list[dict[str, Any]]
-    #: why jobs do not count → how many
+    #: why jobs do not count, a key of LEFT_OUT → how many
     left_out: Counter[str]
     simulated: bool
 
@@ -59,9 +62,9 @@ def survey(directory: Path) -> Fleet:
         simulated |= run["simulated"]
         found = dict(_deviations(run))
         if run["invalid"]:
-            left_out["not valid"] += 1
+            left_out["not_valid"] += 1
         elif not found:
-            left_out["no two loaded GPUs of one model"] += 1
+            left_out["no_pair"] += 1
         else:
             for slot, deviation in found.items():
                 deviations[slot].append(deviation)
@@ -160,7 +163,7 @@ def lines_of(fleet: Fleet, most: int) -> list[str]:
     few = sum(row["clock_effect_low"] is None for row in fleet.rows)
     if few:
         lines.append(f"{counted(few, 'GPU')} with fewer than {_LEAST_JOBS} jobs: no interval")
-    lines += [f"{counted(number, 'job')} left out: {why}" for why, number in fleet.left_out.items()]
+    lines += [f"{counted(n, 'job')} left out: {LEFT_OUT[why]}" for why, n in fleet.left_out.items()]
     return lines
 
 
