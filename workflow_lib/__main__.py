@@ -40,7 +40,7 @@ COMMANDS = {
     "measure": Command("measure.__main__", "run a command of yours, and measure what it takes"),
     "attach": Command("measure.attach", "measure a job of Slurm that runs already"),
     "conclude": Command("measure.conclude", "sum up what is left of a measured command"),
-    "ingest": Command("measure.ingest", "a measured run from a recording of nvidia-smi"),
+    "ingest": Command("measure.ingest", "a measured run from a recording of nvidia-smi or DCGM"),
     "preflight": Command("measure.preflight", "whether a node's GPUs are fit, in a minute"),
     "site": Command("measure.site", "measure every job: Slurm's Prolog and Epilog"),
     "export": Command("measure.export", "a run as a timeline for Perfetto, or for Prometheus"),

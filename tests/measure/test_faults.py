@@ -137,3 +137,22 @@ def test_a_gigabyte_of_output_goes_by(tmp_path):
     ) as process:
         size = sum(map(len, iter(lambda: process.stdout.read(1 << 20), b"")))
     assert (process.returncode, size) == (4, 1_000_000_000)
+
+
+def test_where_nothing_can_be_written_the_command_runs_all_the_same(tmp_path):
+    (tmp_path / "run").write_text("a file", encoding="utf-8")
+    done = measure(tmp_path, sys.executable, "-c", "print('out'); raise SystemExit(5)")
+    assert (done.returncode, done.stdout) == (5, "out\n")
+    assert (tmp_path / "run").read_text(encoding="utf-8") == "a file"
+
+
+def test_a_command_that_ignores_a_signal_is_measured_to_its_end(tmp_path):
+    script = "trap '' TERM; touch ready; while [ ! -e go ]; do sleep 0.05; done; exit 3"
+    with subprocess.Popen(
+        command(tmp_path, "sh", "-c", script), cwd=tmp_path, env=environment()
+    ) as process:
+        wait_for((tmp_path / "ready").exists)
+        process.send_signal(signal.SIGTERM)
+        (tmp_path / "go").touch()
+        assert process.wait() == 3
+    assert (measured(tmp_path)["exit_code"], measured(tmp_path)["invalid"]) == (3, [])

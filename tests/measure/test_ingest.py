@@ -103,3 +103,54 @@ def test_a_time_is_of_this_machines_zone(monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def answer(step_s: float = 0.5, **changed: str) -> str:
+    """What Prometheus answers of two nodes: 100 W and 2 W more each second, and 300 W."""
+    series = []
+    for node, base_w, slope in (("n1", 100.0, 2.0), ("n2", 300.0, 0.0)):
+        labels = {"Hostname": node, "UUID": f"GPU-{node}", "gpu": "0", "modelName": "NVIDIA H100"}
+        times = [1000 + step_s * n for n in range(int(100 / step_s) + 1)]
+        for name, values in (
+            ("DCGM_FI_DEV_POWER_USAGE", [base_w + slope * (at - 1000) for at in times]),
+            ("DCGM_FI_DEV_GPU_TEMP", [60.0 for _ in times]),
+            ("DCGM_FI_DEV_FB_USED", [1024.0 for _ in times]),
+        ):
+            named = changed.get(name, name)
+            pairs = [[at, str(value)] for at, value in zip(times, values, strict=True)]
+            series.append({"metric": {**labels, "__name__": named}, "values": pairs})
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": series}})
+
+
+@pytest.mark.parametrize("step_s", [0.5, 10.0])
+def test_dcgms_exporter_by_prometheus(tmp_path, step_s):
+    record = ingested(tmp_path, answer(step_s), "--tokens", "1000")
+    assert record["values"]["energy_j"] == pytest.approx(100 * (200 + 300))
+    assert (record["nodes"], record["invalid"]) == (["n1", "n2"], [])
+    assert [(gpu["uuid"], gpu["temperature_max_c"]) for gpu in record["gpus"]] == [
+        ("GPU-n1", 60.0),
+        ("GPU-n2", 60.0),
+    ]
+    assert audit.main([str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        '{"data": {"result": [{"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP"}, "values": []}]}}',
+        '{"status": "error"}',
+        answer(DCGM_FI_DEV_POWER_USAGE="another"),
+    ],
+)
+def test_an_answer_without_power_is_refused_and_leaves_nothing(tmp_path, content):
+    with pytest.raises(SystemExit) as error:
+        ingested(tmp_path, content)
+    assert error.value.code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_host_is_no_path(tmp_path):
+    record = ingested(tmp_path, answer().replace('"n1"', '"../../n1"'))
+    assert record["nodes"] == ["_.._n1", "n2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "smi.csv"]

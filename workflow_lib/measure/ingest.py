@@ -1,6 +1,7 @@
-"""``triptych ingest FILE --output DIR``: a run from a recording of nvidia-smi.
+"""``triptych ingest FILE --output DIR``: a run from a recording of nvidia-smi or DCGM's exporter.
 
-FILE is what ``nvidia-smi --query-gpu=timestamp,index,uuid,power.draw,… --format=csv -lms …`` wrote.
+FILE is what ``nvidia-smi --query-gpu=timestamp,index,uuid,power.draw,… --format=csv -lms …`` wrote,
+or Prometheus' answer to ``/api/v1/query_range`` for metrics of DCGM's exporter, as JSON.
 The run has no steps, and no energy counter that its power could be checked against.
 """
 
@@ -8,6 +9,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
+import json
+import math
+import re
 import statistics
 import sys
 import time
@@ -15,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.measure.conclude import conclude
+from workflow_lib.measure.conclude import conclude, say
 from workflow_lib.measure.summary import nothing_told
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import GPU_SAMPLES
@@ -29,10 +34,22 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "memory_clock_mhz": ("clocks.current.memory", "clocks.mem"),
     "utilisation_percent": ("utilization.gpu",),
 }
+#: metric of DCGM's exporter → column of telemetry, in the same unit
+METRICS: Mapping[str, str] = {
+    "DCGM_FI_DEV_POWER_USAGE": "power_w",
+    "DCGM_FI_DEV_GPU_TEMP": "temperature_c",
+    "DCGM_FI_DEV_SM_CLOCK": "sm_clock_mhz",
+    "DCGM_FI_DEV_MEM_CLOCK": "memory_clock_mhz",
+    "DCGM_FI_DEV_GPU_UTIL": "utilisation_percent",
+}
+#: readings farther apart do not see how a step's power changes
+_FAR_APART_S = 1.0
 #: what tells GPUs apart, the best first
 _IDENTITIES = ("uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "serial")
 _UNITS = {"power_w": "W", "sm_clock_mhz": "MHz", "memory_clock_mhz": "MHz"}
 NODE = "recorded"
+#: a reading: the node, the GPU's identity and name, and columns of telemetry
+Reading = tuple[str, str, str, dict[str, Any]]
 
 
 class RecordingError(ValueError):
@@ -42,7 +59,7 @@ class RecordingError(ValueError):
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("recording", type=Path, metavar="FILE", help="nvidia-smi's CSV")
+    parser.add_argument("recording", type=Path, metavar="FILE", help="CSV or JSON")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the run")
     parser.add_argument("--from", dest="start", type=moment, metavar="TIME", help="as in the file")
     parser.add_argument("--until", dest="end", type=moment, metavar="TIME", help="as in the file")
@@ -68,37 +85,24 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     paths = RunPaths(options.output.absolute())
     if paths.telemetry.exists():
         raise RecordingError(f"{options.output} has a run; name a new directory")
-    gpus: dict[str, list[dict[str, Any]]] = {}
+    text = options.recording.read_text(encoding="utf-8", errors="replace")
+    file = str(options.recording)
+    found = _of_prometheus(text, file) if text.lstrip()[:1] == "{" else _of_nvidia_smi(text, file)
+    gpus: dict[str, dict[str, list[dict[str, Any]]]] = {}
     names: dict[str, str] = {}
-    with options.recording.open(encoding="utf-8", errors="replace", newline="") as stream:
-        for identity, name, reading in _readings(stream, str(options.recording)):
-            gpus.setdefault(identity, []).append(reading)
-            names[identity] = name
-    if not gpus or min(map(len, gpus.values())) < 2:
+    for node, identity, name, reading in found:
+        gpus.setdefault(node, {}).setdefault(identity, []).append(reading)
+        names[identity] = name
+    times = [[r["unix_time_s"] for r in rows] for of in gpus.values() for rows in of.values()]
+    if not times or min(map(len, times)) < 2:
         raise RecordingError(f"{options.recording} has no two readings of each GPU")
-    times = [[reading["unix_time_s"] for reading in of_gpu] for of_gpu in gpus.values()]
     period_s = statistics.median(b - a for of in times for a, b in zip(of, of[1:]))
+    if period_s > _FAR_APART_S:
+        say(f"readings are {period_s:g} s apart: what changes faster is not seen")
     for path in (paths.steps, paths.telemetry):
         path.mkdir(parents=True)
-    rows = [{**r, "gpu": n} for n, of_gpu in enumerate(gpus.values()) for r in of_gpu]
-    with paths.gpu_samples(NODE).open("w", encoding="ascii", newline="") as out:
-        columns = [column.name for column in GPU_SAMPLES]
-        writer = csv.DictWriter(out, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: (row["unix_time_s"], row["gpu"])))
-    start = {
-        "node": NODE,
-        "source": "nvidia-smi",
-        "simulated": False,
-        "started_unix_s": min(map(min, times)),
-        "sample_rate_hz": 1 / period_s if period_s else 0.0,
-        "gpus": [
-            {"index": n, "name": names[identity], "uuid": identity}
-            for n, identity in enumerate(gpus)
-        ],
-        "missing": {},
-    }
-    write_json(paths.telemetry_start(NODE), start)
+    for node, of_node in gpus.items():
+        _write_node(paths, node, of_node, names, period_s)
     return nothing_told(
         options.recording.name,
         # Where the readings of every GPU reach.
@@ -109,15 +113,74 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def _write_node(
+    paths: RunPaths,
+    node: str,
+    gpus: Mapping[str, Sequence[Mapping[str, Any]]],
+    names: Mapping[str, str],
+    period_s: float,
+) -> None:
+    """Write the telemetry of a node: the readings of each GPU, by its identity."""
+    rows = [{**r, "gpu": n} for n, of_gpu in enumerate(gpus.values()) for r in of_gpu]
+    rows.sort(key=lambda row: (row["unix_time_s"], row["gpu"]))
+    with paths.gpu_samples(node).open("w", encoding="ascii", newline="") as out:
+        columns = [column.name for column in GPU_SAMPLES]
+        writer = csv.DictWriter(out, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    start = {
+        "node": node,
+        "source": "recording",
+        "simulated": False,
+        "started_unix_s": rows[0]["unix_time_s"],
+        "sample_rate_hz": 1 / period_s if period_s else 0.0,
+        "gpus": [
+            {"index": n, "name": names[identity], "uuid": identity}
+            for n, identity in enumerate(gpus)
+        ],
+        "missing": {},
+    }
+    write_json(paths.telemetry_start(node), start)
+
+
 def moment(text: str) -> float:
     """nvidia-smi's local time in s since 1970, of this machine's time zone. Raises ValueError."""
     whole, _, fraction = text.strip().partition(".")
     return time.mktime(time.strptime(whole, "%Y/%m/%d %H:%M:%S")) + float(f"0.{fraction or 0}")
 
 
-def _readings(stream: Iterator[str], file: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """A GPU's identity, its name and a reading, line by line."""
-    lines = csv.reader(stream, skipinitialspace=True)
+def _of_prometheus(text: str, file: str) -> Iterator[Reading]:
+    """Readings of DCGM's exporter, a GPU after the other, in order of time."""
+    found: dict[tuple[str, str, str], dict[float, dict[str, Any]]] = {}
+    try:
+        for series in json.loads(text)["data"]["result"]:
+            labels = series["metric"]
+            column = METRICS.get(labels.get("__name__", ""))
+            if column is None:
+                continue
+            # It becomes part of the names of files.
+            node = re.sub(r"[^\w.-]", "_", labels.get("Hostname", NODE)).lstrip(".") or NODE
+            gpu = found.setdefault((node, labels["UUID"], labels.get("modelName", "")), {})
+            for at, value in series["values"]:
+                if math.isfinite(number := float(value)):
+                    gpu.setdefault(float(at), {})[column] = number
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(
+            f"{file} is no answer of Prometheus' query_range with labels UUID: {error!r}"
+        ) from None
+    if not any("power_w" in reading for gpu in found.values() for reading in gpu.values()):
+        raise RecordingError(
+            f"{file} has no DCGM_FI_DEV_POWER_USAGE; ask query_range for "
+            '{__name__=~"DCGM_FI_DEV_(POWER_USAGE|GPU_TEMP|SM_CLOCK)"}'
+        )
+    for (node, uuid, name), readings in found.items():
+        for at in sorted(readings):
+            yield node, uuid, name, {"unix_time_s": at, **readings[at]}
+
+
+def _of_nvidia_smi(text: str, file: str) -> Iterator[Reading]:
+    """Readings of nvidia-smi, line by line."""
+    lines = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     header = [title.partition(" [")[0] for title in next(lines, [])]
     identity = next((name for name in _IDENTITIES if name in header), None)
     own = {
@@ -143,7 +206,7 @@ def _readings(stream: Iterator[str], file: str) -> Iterator[tuple[str, str, dict
                 reading[column] = _value(row[name], _UNITS.get(column, "")) if name else None
         except ValueError as error:
             raise RecordingError(f"{file}, line {number}: {error}") from None
-        yield row[identity], row.get("name", row.get("gpu_name", "")), reading
+        yield NODE, row[identity], row.get("name", row.get("gpu_name", "")), reading
 
 
 def _value(text: str, unit: str) -> float | None:
