@@ -28,7 +28,14 @@ def job(
         start = {"gpus": [{"power_limit_w": 700.0}] * 8}
         (directory / name / f"telemetry/{node}.json").write_text(json.dumps(start))
     record = {
-        **{"program": "job", "started_unix_s": 0.0, "rung": 0, "simulated": False, "nodes": nodes},
+        **{
+            "program": "job",
+            "started_unix_s": 0.0,
+            "ended_unix_s": 9.0,
+            "rung": 0,
+            "simulated": False,
+            "nodes": nodes,
+        },
         **{"values": {}, "missing": {}, "invalid": [], "window_unix_s": [0.0, 10.0]},
         "gpus": [
             {
@@ -80,9 +87,13 @@ def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_pat
     job(tmp_path, "idle", two, power_w=120.0)
     job(tmp_path, "one", two[:1])
     job(tmp_path, "bad", two, invalid=["telemetry/n1.csv: no power"])
+    job(tmp_path, "running", two, ended_unix_s=None)
+    for name, damaged in (("torn", "measured.json"), ("lost", "telemetry/n1.json")):
+        job(tmp_path, name, two)
+        (tmp_path / name / damaged).write_text("{")
     fleet = jobs.survey(tmp_path)
     assert fleet.rows == []
-    assert fleet.left_out == {"no_pair": 2, "not_valid": 1}
+    assert fleet.left_out == {"no_pair": 2, "not_valid": 1, "unfinished": 1, "damaged": 2}
 
 
 def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path: Path) -> None:
@@ -91,7 +102,7 @@ def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path: Path) -> Non
         noise = random.Random(seed)
         directory = tmp_path / str(seed)
         for number in range(4):
-            # Each GPU is exactly at the threshold below the others.
+            # No GPU differs from the others.
             gpus = [("n1", g, 1700 * math.exp(noise.gauss(0, 0.01)), 60.0) for g in range(8)]
             job(directory, f"job{number}", gpus)
         rows = jobs.survey(directory).rows

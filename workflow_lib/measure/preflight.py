@@ -206,7 +206,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         import torch
     except ImportError:
         raise PreflightError(f"{sys.executable} has no torch; use a Python that has") from None
-    count = torch.cuda.device_count()
+    count = 0 if options.simulate else torch.cuda.device_count()
     if not count and not options.simulate:
         raise PreflightError("torch sees no GPUs; --simulate 2 tries this without any")
     sizes = _ON_GPU if count else _ON_CPU

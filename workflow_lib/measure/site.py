@@ -100,9 +100,12 @@ def end(options: argparse.Namespace, job_id: str) -> None:
     told.update(started_unix_s=start, ended_unix_s=last)
     if code:
         told.update(exit_code=int(code), signal=int(number) or None)
+    wanted = int(os.environ.get("SLURM_JOB_NUM_NODES") or 0)
+    unseen = f"{wanted - len(nodes)} of {wanted} nodes were not sampled"
+    problems = [unseen] if wanted > len(nodes) else []
     text = paths.logs / "summary.txt"
     with text.open("w", encoding="utf-8") as stream, contextlib.redirect_stderr(stream):
-        conclude.conclude(paths, told, None)
+        conclude.conclude(paths, told, None, problems)
     if options.comment:
         record = summary.read_json(paths.measured)
         # scontrol changes no job that has ended, which one with an epilog has.

@@ -35,7 +35,12 @@ COVERAGE = 0.9
 _LEAST_JOBS = 3
 
 #: code → why a job does not count
-LEFT_OUT = {"not_valid": "not valid", "no_pair": "no two loaded GPUs of one model"}
+LEFT_OUT = {
+    "damaged": "a file is damaged or missing; triptych audit names it",
+    "unfinished": "not summed up: it runs, or triptych conclude sums it up",
+    "not_valid": "not valid",
+    "no_pair": "no two loaded GPUs of one model",
+}
 
 #: a node, the index of the GPU in it, and the GPU's own identity
 Slot = tuple[str, int, str]
@@ -58,10 +63,16 @@ def survey(directory: Path) -> Fleet:
     simulated = False
     paths = sorted(directory.rglob(RunPaths(directory).measured.name))
     for path in paths:
-        run = read_run(path.parent)
+        try:
+            run = read_run(path.parent)
+            found = dict(_deviations(run))
+        except (RecordError, OSError, ValueError, KeyError, TypeError):
+            left_out["damaged"] += 1
+            continue
         simulated |= run["simulated"]
-        found = dict(_deviations(run))
-        if run["invalid"]:
+        if run["ended_unix_s"] is None:
+            left_out["unfinished"] += 1
+        elif run["invalid"]:
             left_out["not_valid"] += 1
         elif not found:
             left_out["no_pair"] += 1

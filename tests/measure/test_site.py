@@ -1,0 +1,56 @@
+"""Prolog and Epilog of one node, as Slurm calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.measure.runs import environment, wait_for
+from workflow_lib.records.paths import RunPaths
+
+
+def site(directory: Path, word: str, **variables: str) -> None:
+    """Call a script of job 7 on node n1."""
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURMD_NODENAME": "n1", **variables}
+    words = [sys.executable, "-m", "workflow_lib.measure", "site", word, str(directory / "site")]
+    done = subprocess.run(
+        [*words, "--simulate=2", "--rate=10"],
+        env=environment(**of_job),
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
+def measured_once(directory: Path, name: str, **variables: str) -> dict[str, object]:
+    """The record of a run of the job."""
+    paths = RunPaths(directory / "site" / name)
+    site(directory, "begin", **variables)
+    wait_for(paths.telemetry_ready("n1").exists)
+    site(directory, "end", **variables)
+    assert paths.telemetry_end("n1").exists()
+    record: dict[str, object] = json.loads(paths.measured.read_bytes())
+    return record
+
+
+def test_a_job_that_is_requeued_has_a_run_for_each_time(tmp_path: Path) -> None:
+    for name, code in (("7", 0), ("7-2", 3)):
+        record = measured_once(tmp_path, name, SLURM_JOB_EXIT_CODE2=f"{code}:0")
+        assert (record["job_id"], record["exit_code"], record["invalid"]) == ("7", code, [])
+    assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["7", "7-2"]
+
+
+def test_a_node_that_was_not_sampled_is_told(tmp_path: Path) -> None:
+    record = measured_once(tmp_path, "7", SLURM_JOB_NUM_NODES="2")
+    assert record["nodes"] == ["n1"]
+    assert len(list(record["invalid"])) == 1  # type: ignore[call-overload]
+
+
+def test_a_job_without_gpus_leaves_nothing(tmp_path: Path) -> None:
+    for word in ("begin", "end"):
+        site(tmp_path, word, SLURM_JOB_GPUS="")
+    assert list(tmp_path.iterdir()) == []
