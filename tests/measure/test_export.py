@@ -86,6 +86,30 @@ def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
     assert not {"triptych_run_token_joules", "triptych_run_gpu_power_watts"} & found.keys()
 
 
+def test_a_row_a_step_has_the_power_of_all_gpus(tmp_path: Path) -> None:
+    run = extracted("measured/trainers-h100x2.zip", "transformers-2", tmp_path)
+    output = tmp_path / "rows.jsonl"
+    assert export.main([str(run), "--to", "rows", "--output", str(output)]) == 0
+    found = [json.loads(line) for line in output.read_text().splitlines()][3:]
+    record = json.loads((run / "measured.json").read_text())
+    assert len(found) == record["values"]["counted_steps"]
+    powers = [row["power_w"] for row in found if row["power_w"] is not None]
+    assert len(powers) > 150
+    mean_w = sum(powers) / len(powers)
+    assert mean_w == pytest.approx(record["values"]["power_mean_w"], rel=0.02)
+    assert found[0]["tokens"] == 8192
+
+
+def test_a_step_between_two_readings_has_no_power() -> None:
+    columns = ("unix_time_s", "gpu", "power_w", "temperature_c")
+    rows = [(1, 0, 300, 50), (1, 1, 200, 60), (2, 0, 310, 51), (2, 1, "", 61)]
+    readings = export.NodeReadings([dict(zip(columns, map(str, r), strict=True)) for r in rows])
+    assert readings.between(0.5, 1.5) == (500.0, [50.0, 60.0])
+    assert readings.between(1.2, 1.8) == (None, [])
+    # GPU 1 did not tell.
+    assert readings.between(1.5, 2.5) == (None, [51.0, 61.0])
+
+
 @pytest.mark.parametrize("to", export.FORMATS)
 def test_a_directory_without_a_run_is_refused(tmp_path: Path, to: str) -> None:
     with pytest.raises(SystemExit) as ended:

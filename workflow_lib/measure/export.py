@@ -2,7 +2,8 @@
 
 perfetto is a timeline for https://ui.perfetto.dev: steps and their phases, kernels of a profiled
 run, and watts, degrees and clocks of each GPU, on one axis. openmetrics is what a measured command
-took, for node_exporter's textfile collector.
+took, for node_exporter's textfile collector. rows is a JSON line a step, for logs of experiments as
+MLflow's and Weights & Biases'.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import statistics
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,6 +154,67 @@ def perfetto(directory: Path) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about})
 
 
+#: the files of steps, the best first
+_STEPS = ("rank0.csv", "hook-rank0.csv", "records.csv", "log.csv")
+
+
+class NodeReadings:
+    """The readings of a node, in order of time."""
+
+    def __init__(self, readings: Sequence[Row]) -> None:
+        self._rows = readings
+        self._times = [float(row["unix_time_s"]) for row in readings]
+        self._gpus = {row["gpu"] for row in readings}
+
+    def between(self, start: float, end: float) -> tuple[float | None, list[float]]:
+        """The mean power of all GPUs together, None if one has no reading; and temperatures."""
+        inside = self._rows[bisect_left(self._times, start) : bisect_right(self._times, end)]
+        powers: dict[str, list[float]] = {gpu: [] for gpu in self._gpus}
+        for row in inside:
+            if row["power_w"]:
+                powers[row["gpu"]].append(float(row["power_w"]))
+        whole = bool(powers) and all(powers.values())
+        power_w = sum(map(statistics.fmean, powers.values())) if whole else None
+        return power_w, [float(row["temperature_c"]) for row in inside if row["temperature_c"]]
+
+
+def rows(directory: Path) -> str:
+    """A JSON line for each step that rank 0 told, or the log: its seconds, tokens and loss, and the
+    mean power of all GPUs and highest temperature in it; null where no reading fell into it.
+
+    Raises DamagedError, and OSError.
+    """
+    paths = RunPaths(directory)
+    files = Files(str(directory), lambda name: read_file(directory, name))
+    found = (files.rows(f"steps/{name}") for name in _STEPS)
+    steps = next((of_file for of_file in found if of_file), None)
+    if steps is None:
+        raise DamagedError(f"{directory} has no steps, and rows are of steps")
+    nodes = [
+        NodeReadings(files.rows(f"telemetry/{node}.csv") or []) for node in paths.sampled_nodes()
+    ]
+    lines = []
+    for step in steps:
+        start, end = float(step["started_unix_s"]), float(step["ended_unix_s"])
+        of_nodes = [node.between(start, end) for node in nodes]
+        powers = [power_w for power_w, _ in of_nodes if power_w is not None]
+        row = {
+            "step": int(step["step"]),
+            "time": end,
+            "step_s": (end - start) / int(step.get("steps") or 1),
+            "tokens": _number(step.get("tokens")),
+            "loss": _number(step.get("loss")),
+            "power_w": sum(powers) if powers and len(powers) == len(nodes) else None,
+            "temperature_max_c": max((t for _, of in of_nodes for t in of), default=None),
+        }
+        lines.append(json.dumps(row) + "\n")
+    return "".join(lines)
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None
+
+
 _VALUES = {
     "energy_j": Family("triptych_run_energy_joules", "gauge", "joules", "of all GPUs"),
     "measured_duration_s": Family("triptych_run_seconds", "gauge", "seconds", "that energy is of"),
@@ -209,7 +273,7 @@ def _samples(record: Mapping[str, Any], name: str) -> Iterator[Sample]:
             yield _THROTTLED, {**labels, "reason": THROTTLES[counter]}, share
 
 
-FORMATS = {"perfetto": perfetto, "openmetrics": openmetrics}
+FORMATS = {"perfetto": perfetto, "openmetrics": openmetrics, "rows": rows}
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
