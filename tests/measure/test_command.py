@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,31 @@ def test_no_argument_and_no_variable_is_written(tmp_path: Path) -> None:
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert written
     assert not any(b"planted-" in content for content in written)
+
+
+@pytest.mark.parametrize("words", [("mesure",), ("compare", "a", "b")])
+def test_a_word_that_is_no_command_starts_nothing(tmp_path, words):
+    own = [sys.executable, "-m", "workflow_lib.measure", *words]
+    done = subprocess.run(own, cwd=tmp_path, env=environment(), capture_output=True, check=False)
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--rate=0",), ("--simulate=-1",), ("--tokens=1M",), ("--pattern=(",), ("--simul=1",)],
+)
+def test_an_option_that_cannot_be_starts_nothing_and_leaves_nothing(tmp_path, options):
+    done = measure(tmp_path, "touch", "started", options=options)
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_may_be_written_as_people_write_them(tmp_path):
+    measure(tmp_path, "true", options=("--tokens=1e6", "--tokens-per-step=1_024"))
+    assert (measured(tmp_path)["tokens"], measured(tmp_path)["tokens_per_step"]) == (10**6, 1024)
+
+
+def test_a_command_that_never_started_has_no_energy_to_rely_on(tmp_path):
+    assert measure(tmp_path, "no-such-command").returncode == 127
+    assert len(measured(tmp_path)["invalid"]) == 1

@@ -106,6 +106,16 @@ def test_steps_of_all_ranks_after_the_warm_up(run: Path) -> None:
     assert record["values"]["energy_per_token_j"] == pytest.approx(40, rel=1e-6)
     given = summary.summarise(run, told(tokens_per_step=256))
     assert given["values"]["energy_per_token_j"] == pytest.approx(20, rel=1e-6)
+    # The ranks tell 128.
+    assert len(given["invalid"]) == 1 + len(record["invalid"])
+    assert summary.summarise(run, told(tokens_per_step=128))["invalid"] == record["invalid"]
+    of_all = summary.summarise(run, told(tokens=1000))
+    assert "tokens_per_s" in of_all["values"]
+    for rank in range(2):
+        path = run / f"steps/rank{rank}.csv"
+        path.rename(path.with_name(f"hook-{path.name}"))
+    # However often it is summed up, the hook has seen them.
+    assert [summary.summarise(run, told())["rung"] for _ in range(2)] == [3, 3]
 
 
 def test_an_interval_of_the_log_is_several_steps(run: Path) -> None:

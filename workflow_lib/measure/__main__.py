@@ -27,7 +27,7 @@ from workflow_lib.measure import (
 )
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
-from workflow_lib.measure.log_steps import LogSteps, PatternError, own_log
+from workflow_lib.measure.log_steps import LogSteps, PatternError, compiled, own_log
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
@@ -38,13 +38,18 @@ _HOOK_FILES = ("sitecustomize.py", "triptych_steps.py")
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(
-        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=prog,
+        description=__doc__,
+        epilog=f"Other commands, each with --help: {', '.join(sorted({*COMMANDS} - {'sample'}))}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # What is behind the command's own name may begin alike.
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="the run's directory (default: triptych-<job>)"
     )
-    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="of all ranks together")
-    parser.add_argument("--tokens", type=int, metavar="N", help="of the whole command")
+    conclude.add_steps(parser)
+    parser.add_argument("--tokens", type=conclude.count, metavar="N", help="of the whole command")
     parser.add_argument(
         "--steps",
         default="auto",
@@ -88,6 +93,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     )
     samplers = None
     try:
+        if options.pattern:
+            compiled(options.pattern)
         paths = sampling.new_directory(options.output or Path(f"triptych-{stamp}"))
         follower = log and LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
         environment = _environment(options, paths)
@@ -121,12 +128,35 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
             exit_code=end.exit_code,
             signal=end.signal,
         )
-        problems = (samplers.problem, follower.problem if follower else "")
+        problems = (
+            samplers.problem,
+            follower.problem if follower else "",
+            f"the command did not start: {end.problem}" if end.problem else "",
+        )
         conclude.conclude(paths, told, options.records, filter(None, problems))
+        if why := _no_steps(options, log, paths):
+            conclude.say(why)
     except Exception as error:  # whatever fails here, the command's end stays its own
         conclude.say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
     end.follow()
     return end.exit_code
+
+
+def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) -> str:
+    """Why no step counts though steps were asked for; "" if some do, or were not asked for."""
+    asked = options.steps in ("hook", "log") or options.pattern or options.log
+    record = summary.read_json(paths.measured)
+    if not asked or "counted_steps" in record["values"]:
+        return ""
+    if record["rung"] != summary.NO_STEPS:
+        return f"all steps that were seen are warm-up: --warmup-steps is {options.warmup_steps}"
+    if options.steps == "hook":
+        return "no steps were seen: no process of the command took a step of a torch optimizer"
+    if log is None:
+        return "no steps were seen: the output goes to no file; name one with --log"
+    if not log.exists():
+        return f"no steps were seen: {log} does not exist"
+    return f"no steps were seen: no line of {log} has {options.pattern or 'a named pattern'}"
 
 
 def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, str]:
@@ -186,6 +216,9 @@ def run(arguments: Sequence[str]) -> int:
     """One of the commands of the zipapp; ``measure`` if none is named."""
     if arguments and arguments[0] in COMMANDS:
         return COMMANDS[arguments[0]](arguments[1:])
+    if arguments and not arguments[0].startswith("-"):
+        known = ", ".join(sorted(COMMANDS))
+        command_line("triptych").error(f"{arguments[0]!r} is no command; these are: {known}")
     return main(arguments)
 
 

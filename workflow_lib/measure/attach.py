@@ -77,7 +77,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="the run's directory (default: triptych-JOBID)"
     )
-    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="of all ranks together")
+    conclude.add_steps(parser)
     parser.add_argument("--log", type=Path, metavar="FILE", help="with steps, if not the job's own")
     conclude.add_pattern(parser)
     conclude.add_records(parser)

@@ -55,13 +55,53 @@ def add_pattern(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Add the options of samplers, and the steps that do not count."""
-    parser.add_argument("--warmup-steps", type=int, default=3, metavar="N", help="do not count (3)")
-    parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="of samples (10)")
+def add_sampling(parser: argparse.ArgumentParser, rate_hz: float = 10.0) -> None:
+    """Add the options of samplers."""
     parser.add_argument(
-        "--simulate", type=int, default=0, metavar="N", help="simulate N GPUs a node, for trying it"
+        "--rate", type=_rate, default=rate_hz, metavar="HZ", help=f"of samples ({rate_hz:g})"
     )
+    parser.add_argument(
+        "--simulate",
+        type=_count_or_none,
+        default=0,
+        metavar="N",
+        help="simulate N GPUs, for trying it",
+    )
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what a step has, and which do not count."""
+    parser.add_argument("--tokens-per-step", type=count, metavar="N", help="of all ranks together")
+    parser.add_argument(
+        "--warmup-steps", type=_count_or_none, default=3, metavar="N", help="do not count (3)"
+    )
+
+
+def count(text: str, least: int = 1) -> int:
+    """A whole number, as 1048576, 1_048_576 or 1e6. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value < 1e18 or value != int(value):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no whole number from {least}, as 1048576 or 1e6"
+        )
+    return int(value)
+
+
+def _count_or_none(text: str) -> int:
+    return count(text, least=0)
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate above 0 and up to 100 Hz")
+    return value
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +132,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
         if told["ended_unix_s"] is None:
             told["ended_unix_s"] = summary.covered_unix_s(paths)[1]
         return int(not conclude(paths, told, options.records))
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        parser.error(f"{paths.directory} is no run of measure: {error.filename}: {error.strerror}")
+    except (ValueError, KeyError) as error:
         parser.error(f"{paths.directory} is no run of measure: {error}")
 
 

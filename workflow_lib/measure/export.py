@@ -297,8 +297,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych export") 
         content = FORMATS[options.to](options.directory.absolute()).encode()
         with whole_file(options.output) as path:
             path.write_bytes(gzip.compress(content) if options.output.suffix == ".gz" else content)
-    except (DamagedError, OSError) as error:
+    except DamagedError as error:
         parser.error(str(error))
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}; name a run's directory")
     print(options.output)
     return 0
 

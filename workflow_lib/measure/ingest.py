@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.measure.conclude import conclude, say
+from workflow_lib.measure.conclude import conclude, count, say
 from workflow_lib.measure.summary import nothing_told
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import GPU_SAMPLES
@@ -61,9 +61,13 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").split("\n")[0])
     parser.add_argument("recording", type=Path, metavar="FILE", help="CSV or JSON")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the run")
-    parser.add_argument("--from", dest="start", type=moment, metavar="TIME", help="as in the file")
-    parser.add_argument("--until", dest="end", type=moment, metavar="TIME", help="as in the file")
-    parser.add_argument("--tokens", type=int, metavar="N", help="of all that time")
+    parser.add_argument(
+        "--from", dest="start", type=_moment_or_error, metavar="TIME", help="as 2026/11/27 10:30:00"
+    )
+    parser.add_argument(
+        "--until", dest="end", type=_moment_or_error, metavar="TIME", help="as 2026/11/27 10:30:00"
+    )
+    parser.add_argument("--tokens", type=count, metavar="N", help="of all that time")
     return parser
 
 
@@ -73,8 +77,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych ingest") 
     options = parser.parse_args(arguments)
     try:
         return int(not conclude(RunPaths(options.output.absolute()), write(options), None))
-    except (RecordingError, OSError) as error:
+    except RecordingError as error:
         parser.error(str(error))
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}")
 
 
 def write(options: argparse.Namespace) -> dict[str, Any]:
@@ -141,6 +147,13 @@ def _write_node(
         "missing": {},
     }
     write_json(paths.telemetry_start(node), start)
+
+
+def _moment_or_error(text: str) -> float:
+    try:
+        return moment(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time as 2026/11/27 10:30:00.5") from None
 
 
 def moment(text: str) -> float:

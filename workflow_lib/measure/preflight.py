@@ -269,7 +269,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         "--seconds", type=float, default=30.0, metavar="S", help="of matrix products (30)"
     )
     parser.add_argument(
-        "--simulate", type=int, default=0, metavar="N", help="simulate N GPUs, for trying it"
+        "--simulate", type=conclude.count, default=0, metavar="N", help="simulate N GPUs, to try it"
     )
     return parser
 

@@ -33,14 +33,11 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("what", choices=("begin", "end"), help="in Prolog, and in Epilog")
     parser.add_argument("directory", type=Path, metavar="DIR", help="that all nodes see")
-    parser.add_argument("--rate", type=float, default=1.0, metavar="HZ", help="of samples (1)")
+    conclude.add_sampling(parser, rate_hz=1.0)
     parser.add_argument(
         "--comment",
         action="store_true",
         help="at the end, write the summary as the job's AdminComment, which sacct shows",
-    )
-    parser.add_argument(
-        "--simulate", type=int, default=0, metavar="N", help="simulate N GPUs a node, for trying it"
     )
     return parser
 

@@ -34,23 +34,16 @@ RUNGS = (
 FORMAT = 1
 #: a GPU lags if its clock is this share below the mean of all
 _LAGS = 0.02
+#: tokens of a step as told twice differ by less than this share
+_SAME_TOKENS = 0.01
 
 
 def step_files(directory: Path) -> tuple[int, list[str]]:
-    """How steps were seen, at best, and the files that have them, by their names in the run.
-
-    Ranks that the hook saw get the names of the contract.
-    """
+    """How steps were seen, at best, and the files that have them, by their names in the run."""
     steps = RunPaths(directory).steps
-    by_calls = sorted(steps.glob("rank*.csv"))
-    rung = CALLS
-    if not by_calls:
-        rung = HOOK
-        for path in sorted(steps.glob("hook-rank*")):
-            path.rename(path.with_name(path.name[len("hook-") :]))
-        by_calls = sorted(steps.glob("rank*.csv"))
-    if by_calls:
-        return rung, [f"steps/{path.name}" for path in by_calls]
+    for rung, pattern in ((CALLS, "rank*.csv"), (HOOK, "hook-rank*.csv")):
+        if found := sorted(steps.glob(pattern)):
+            return rung, [f"steps/{path.name}" for path in found]
     for rung, name in ((RECORDS, record_steps.FILE), (LOG, "log.csv")):
         path = steps / name
         if path.is_file() and path.read_bytes().count(b"\n") > 1:
@@ -123,12 +116,31 @@ def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
         record["invalid"].append(why)
     record["window_unix_s"] = list(audit.window)
     record["gpus"] = list(_gpus(directory, audit))
+    if rung == CALLS and (why := _other_tokens(directory, files, told["tokens_per_step"])):
+        record["invalid"].append(why)
     if rung == LOG:
         tokens_per_s = audit.values.get("tokens_per_s")
         why = other_tokens(paths.steps / "log.csv", tokens_per_s, len(record["gpus"]))
         record["invalid"] += filter(None, [why])
     record["missing"] = _missing(record, told)
     return record
+
+
+def _other_tokens(directory: Path, files: Sequence[str], tokens_per_step: int | None) -> str:
+    """Why the tokens of the command line are not those that the ranks told; "" if they are."""
+    of_ranks = []
+    for name in files:
+        rows = _within(directory / name, (0.0, math.inf), "ended_unix_s")
+        of_ranks.append([float(row["tokens"]) for row in rows if row["tokens"]])
+    if tokens_per_step is None or not all(of_ranks):
+        return ""
+    told = sum(map(statistics.median, of_ranks))
+    if abs(tokens_per_step - told) <= _SAME_TOKENS * told:
+        return ""
+    return (
+        f"--tokens-per-step is {tokens_per_step:,}, and the calls in the code tell {told:,.0f} of "
+        "all ranks together; leave one of them out"
+    )
 
 
 def _missing(record: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
@@ -141,8 +153,11 @@ def _missing(record: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, st
             missing[name] = unseen
     if "tokens_per_s" not in values:
         of_steps = told["tokens_per_step"] and "counted_steps" not in values
+        why = unseen if of_steps else "tokens_not_told"
+        if told["tokens"] and "counted_steps" in values:
+            why = "tokens_of_the_command"
         for name in ("tokens_per_s", "energy_per_token_j"):
-            missing[name] = unseen if of_steps else "tokens_not_told"
+            missing[name] = why
     if "energy_j" not in values:
         why = "no_gpus" if not record["gpus"] else "energy_not_covered"
         for name in ("energy_j", "energy_integral_j", "power_mean_w"):
@@ -182,13 +197,15 @@ def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
             }
 
 
-def _within(path: Path, window: Sequence[float]) -> list[dict[str, str]]:
+def _within(
+    path: Path, window: Sequence[float], column: str = "unix_time_s"
+) -> list[dict[str, str]]:
     try:
         with path.open(encoding="ascii", newline="") as stream:
             return [
                 row
                 for row in csv.DictReader(stream)
-                if window[0] <= float(row["unix_time_s"] or math.nan) <= window[1]
+                if window[0] <= float(row[column] or math.nan) <= window[1]
             ]
     except FileNotFoundError:
         return []
@@ -255,7 +272,8 @@ _WHY = {
     **record_steps.WHY,
     "steps_not_seen": "no steps were seen",
     "tokens_not_told": "give --tokens-per-step or --tokens",
-    "no_gpus": "no GPUs were seen",
+    "tokens_of_the_command": "--tokens is of the whole command; its steps need --tokens-per-step",
+    "no_gpus": "no GPUs were seen; --simulate 1 tries this without any",
     "energy_not_covered": "telemetry does not cover all of it",
     "damaged": "a file is damaged",
 }
@@ -270,7 +288,9 @@ def _time_line(record: Mapping[str, Any]) -> str:
             f", of which {steps} steps of {values['step_time_s']:.4g} s in "
             f"{values['measured_duration_s']:.1f} s count (by {RUNGS[record['rung']]})"
         )
-    return line
+    if record.get("signal"):
+        return f"{line}; signal {record['signal']} ended the command"
+    return f"{line}; exit code {record['exit_code']}" if record.get("exit_code") else line
 
 
 def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
