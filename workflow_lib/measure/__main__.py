@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workflow_lib import audit
+from workflow_lib.audit import DamagedError
 from workflow_lib.measure import (
     attach,
     conclude,
@@ -33,6 +34,9 @@ from workflow_lib.records.whole_files import write_json
 
 #: copied to the run, for Python of the command to find; they import nothing of this package
 _HOOK_FILES = ("sitecustomize.py", "triptych_steps.py")
+
+#: so much may be unseen at the end of a job that was killed whole
+_LOST_S = 1.0
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -124,7 +128,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
             conclude.say(f"{words[0]}: {end.problem}")
         told.update(
             started_unix_s=end.started_unix_s,
-            ended_unix_s=end.ended_unix_s,
+            ended_unix_s=end.ended_unix_s
+            if samplers.problem
+            else _seen_end_unix_s(end.ended_unix_s, paths),
             exit_code=end.exit_code,
             signal=end.signal,
         )
@@ -140,6 +146,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         conclude.say(f"the summary failed: {type(error).__name__}: {error}; see {paths.directory}")
     end.follow()
     return end.exit_code
+
+
+def _seen_end_unix_s(ended: float, paths: RunPaths) -> float:
+    """The command's end; of a job that Slurm ends whole, the last that all samplers saw, which it
+    ends with the command."""
+    try:
+        _, last = summary.covered_unix_s(paths)
+    except (DamagedError, OSError, ValueError):
+        return ended
+    return last if 0 < ended - last < _LOST_S else ended
 
 
 def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) -> str:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from workflow_lib.audit import DamagedError
 from workflow_lib.measure import conclude, sampling, summary
 from workflow_lib.measure.allocation import Allocation
 from workflow_lib.measure.log_steps import LogSteps, PatternError
@@ -93,6 +94,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych attach") 
         return attach(options)
     except (AttachError, PatternError) as error:
         parser.error(f"nothing is measured: {error}")
+    except (DamagedError, ValueError) as error:
+        parser.error(f"what was measured cannot be summed up: {error}")
     except OSError as error:
         parser.error(f"{error.filename}: {error.strerror}; nothing is measured")
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from workflow_lib.audit import DamagedError
 from workflow_lib.measure import record_steps, summary
 from workflow_lib.measure.log_steps import PATTERNS
 from workflow_lib.records.paths import RunPaths
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
         return int(not conclude(paths, told, options.records))
     except OSError as error:
         parser.error(f"{paths.directory} is no run of measure: {error.filename}: {error.strerror}")
-    except (ValueError, KeyError) as error:
+    except (DamagedError, ValueError, KeyError) as error:
         parser.error(f"{paths.directory} is no run of measure: {error}")
 
 

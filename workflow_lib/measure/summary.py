@@ -6,7 +6,6 @@ samplers and the program's ranks left.
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import math
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.audit import Audit, DamagedError, Files, read_file
+from workflow_lib.audit import Audit, DamagedError, Files, Row, read_file
 from workflow_lib.measure import record_steps
 from workflow_lib.measure.log_steps import buffering, other_tokens
 from workflow_lib.records.paths import RunPaths
@@ -68,13 +67,16 @@ def unfinished(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def covered_unix_s(paths: RunPaths) -> tuple[float, float]:
-    """From when until when all nodes were sampled. Raises ValueError if there are no readings."""
+    """From when until when all nodes were sampled. Raises ValueError if there are no readings, and
+    DamagedError."""
     starts, ends = [-math.inf], [math.inf]
     for node in paths.sampled_nodes():
         of_gpu: dict[str, list[float]] = {}
         for path in (paths.gpu_samples(node), paths.host_samples(node)):
             for row in _within(path, (0.0, math.inf)):
-                of_gpu.setdefault(row.get("gpu", ""), []).append(float(row["unix_time_s"]))
+                # A row of a GPU without power covers nothing; those of the host have no power.
+                if row.get("power_w", "no column"):
+                    of_gpu.setdefault(row.get("gpu", ""), []).append(float(row["unix_time_s"]))
         starts += map(min, of_gpu.values())
         ends += map(max, of_gpu.values())
     if len(ends) == 1 or max(starts) > min(ends):
@@ -197,18 +199,11 @@ def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
             }
 
 
-def _within(
-    path: Path, window: Sequence[float], column: str = "unix_time_s"
-) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="ascii", newline="") as stream:
-            return [
-                row
-                for row in csv.DictReader(stream)
-                if window[0] <= float(row[column] or math.nan) <= window[1]
-            ]
-    except FileNotFoundError:
-        return []
+def _within(path: Path, window: Sequence[float], column: str = "unix_time_s") -> list[Row]:
+    """The rows of a file with times in a window, without a torn last one. Raises DamagedError."""
+    files = Files(str(path.parent), functools.partial(read_file, path.parent))
+    rows = files.rows(path.name) or []
+    return [row for row in rows if window[0] <= float(row[column] or math.nan) <= window[1]]
 
 
 def _numbers(rows: Sequence[Mapping[str, str]], column: str) -> list[float]:
