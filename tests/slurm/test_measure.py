@@ -39,7 +39,9 @@ def run_job(
         f"{measured}\n"
     )
     output = directory / "job.out"
-    ended = cluster.run("sbatch", *ON_H200, f"--output={output}", str(script), check=False)
+    ended = cluster.run(
+        "sbatch", *ON_H200, f"--output={output}", str(script), check=False, timeout=280
+    )
     return ended.returncode, output.read_text(encoding="utf-8")
 
 
