@@ -80,9 +80,10 @@ def samplers_of(measuring: int) -> list[int]:
 def command(name: str, gpus: int, steps: int, options: argparse.Namespace, directory: Path) -> str:
     """The words that measure a trainer, of the shell."""
     batch = f"--training.local_batch_size={options.batch}"
+    compiled = "" if options.size == "quiet" else "--compile.enable "
     program = (
         f"titan.py --model.name=tokens --model.flavor={options.size} --training.steps={steps} "
-        f"--training.seq_len=2048 {batch} --compile.enable --job.dump_folder={directory}-dump"
+        f"--training.seq_len=2048 {batch} {compiled}--job.dump_folder={directory}-dump"
         if name == "torchtitan"
         else f"programs.py {name} --steps={steps} --size={options.size} --records={directory}-dump"
     )

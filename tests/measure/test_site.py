@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import subprocess
 import sys
+import zipfile
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from tests.measure.runs import environment, wait_for
+from workflow_lib import audit
 from workflow_lib.records.paths import RunPaths
 
 
@@ -54,3 +61,23 @@ def test_a_job_without_gpus_leaves_nothing(tmp_path: Path) -> None:
     for word in ("begin", "end"):
         site(tmp_path, word, SLURM_JOB_GPUS="")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["1", "2"])
+def test_jobs_side_by_side_have_the_joules_of_their_own_gpus(job: str) -> None:
+    archive = Path(__file__).parents[2] / "evidence/measured/site-h100x2.zip"
+    audited = {run.name: audit.Audit(run) for run in audit.runs_below(archive)}[job]
+    with zipfile.ZipFile(archive) as opened:
+        uuid = f"GPU-{opened.read(f'job-{job}.out').decode().split(chr(39))[1]}"  # as torch saw it
+        rows = list(csv.DictReader(io.StringIO(opened.read("recorder.csv").decode())))
+    seen = [
+        ((float(row["before_unix_s"]) + float(row["after_unix_s"])) / 2, float(row["energy_mj"]))
+        for row in rows
+        if row["gpu_uuid"] == uuid
+    ]
+    start_j, end_j = (
+        next(a + (b - a) * (at - s) / (e - s) for (s, a), (e, b) in pairwise(seen) if s <= at < e)
+        / 1e3
+        for at in audited.window
+    )
+    assert audited.values["energy_j"] == pytest.approx(end_j - start_j, rel=3e-4)

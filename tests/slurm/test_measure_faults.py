@@ -88,9 +88,9 @@ class Job:
         else:
             victims = {
                 "sampler": self.own_samplers(),
-                # On one node there is none between.
-                "samplers' srun": [p for p in samplers if p not in self.own_samplers()],
-                # srun has a helper, which is younger.
+                # On one node there is none between. srun has a helper, which is younger, and
+                # without which all goes on.
+                "samplers' srun": sorted(set(samplers) - set(self.own_samplers()))[:1],
                 "command": sorted(set(self.processes("srun")) - set(samplers))[:1],
                 "measure": self.processes("measure") or self.processes("workflow_lib.measure"),
             }[kind] or self.own_samplers()

@@ -229,6 +229,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
     }
     return NOT_FOUND;
 }
+int nvmlDeviceGetMinorNumber(void *d, unsigned *out) { return number32("minor", d, out); }
 int nvmlDeviceGetName(void *d, char *out, unsigned size) { return text("name", d, out, size); }
 int nvmlDeviceGetSerial(void *d, char *out, unsigned size) { return text("serial", d, out, size); }
 int nvmlDeviceGetUUID(void *d, char *out, unsigned size) { return text("uuid", d, out, size); }

@@ -13,6 +13,7 @@ from tests.telemetry.nvml import ACTIVITY, Played
 from workflow_lib.records.columns import sampled
 from workflow_lib.records.telemetry_columns import GPU_COUNTERS
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
+from workflow_lib.telemetry.devices.nvml import slurm_gpus
 from workflow_lib.telemetry.polling import Poll, PolledSource
 from workflow_lib.telemetry.source import (
     READINGS,
@@ -32,6 +33,39 @@ def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> N
     with played.source(reasons="count 0 1 9") as source:  # from 0 up, one a second
         seen = [source.read(0, played.set_time(bits))["event_reasons"] for bits in range(512)]
     assert seen == list(range(512))
+
+
+@pytest.mark.parametrize(
+    ("minors", "order", "seen"),
+    [
+        ("01", None, ["GPU-bbbb-1", "GPU-aaaa-0"]),
+        ("10", "bus", ["GPU-bbbb-1", "GPU-aaaa-0"]),
+        ("10", "files", ["GPU-aaaa-0", "GPU-bbbb-1"]),
+        ("53", "files", ["GPU-aaaa-0", "GPU-bbbb-1"]),
+    ],
+)
+def test_slurms_numbers_are_of_the_bus_or_of_device_files(
+    played: Played, minors: str, order: str | None, seen: list[str]
+) -> None:
+    played.say(minor_0=minors[0], minor_1=minors[1])
+    assert slurm_gpus("1,0", order) == seen
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ("0", {"minor_0": "1", "minor_1": "0"}),  # either order is possible
+        ("2", {"minor_0": "0", "minor_1": "1"}),
+        ("GPU-aaaa-0", {"minor_0": "0", "minor_1": "1"}),
+        ("0", {}),
+    ],
+)
+def test_a_gpu_that_slurms_number_does_not_tell_is_refused(
+    played: Played, numbers: str, says: dict[str, str]
+) -> None:
+    played.say(**says)
+    with pytest.raises(TelemetryError):
+        slurm_gpus(numbers, None)
 
 
 def lacking(source: NvidiaSource) -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import Any
 from workflow_lib.measure import conclude, sampling, summary
 from workflow_lib.records.paths import RunPaths, node_name
 from workflow_lib.records.whole_files import write_json
+from workflow_lib.telemetry.devices import nvml
 
 #: how long an epilog waits for its sampler, and how often it looks
 _END_S, _LOOK_S = 10.0, 0.05
@@ -34,6 +35,11 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("what", choices=("begin", "end"), help="in Prolog, and in Epilog")
     parser.add_argument("directory", type=Path, metavar="DIR", help="that all nodes see")
     conclude.add_sampling(parser, rate_hz=1.0)
+    parser.add_argument(
+        "--order",
+        choices=("bus", "files"),
+        help="how gres.conf counts GPUs, asked for where PCI bus and device files differ",
+    )
     parser.add_argument(
         "--comment",
         action="store_true",
@@ -60,6 +66,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych site") ->
 
 def begin(options: argparse.Namespace, job_id: str, gpus: str) -> None:
     """Leave a sampler behind. Raises OSError."""
+    # Slurm's numbers are not always those of CUDA.
+    environment = {**os.environ, "TRIPTYCH_JOB_ID": job_id}
+    if not options.simulate and any(Path("/dev").glob("nvidia[0-9]*")):
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(nvml.slurm_gpus(gpus, options.order))
     paths = _open_run(options.directory, job_id)
     for path in (paths.steps, paths.telemetry, paths.logs):
         path.mkdir(parents=True, exist_ok=True)
@@ -68,8 +78,6 @@ def begin(options: argparse.Namespace, job_id: str, gpus: str) -> None:
         write_json(paths.measured, summary.unfinished({**told, "started_unix_s": time.time()}))
     words = [*sampling.own_words(), "sample", "--alone", f"--rate={options.rate:g}"]
     words += [f"--simulate={options.simulate}", str(paths.directory)]
-    # Slurm numbers GPUs here as the whole node does.
-    environment = {"CUDA_VISIBLE_DEVICES": gpus, **os.environ, "TRIPTYCH_JOB_ID": job_id}
     with (paths.logs / f"sampler-{node_name()}.log").open("ab") as log:
         subprocess.run(
             words,

@@ -21,7 +21,7 @@ import torch
 CALLS = "--calls" in sys.argv
 sys.argv[:] = [word for word in sys.argv if word != "--calls"]
 #: hidden width, layers, heads; as programs.py has them
-SIZES = {"large": (2048, 16, 16), "medium": (1024, 8, 8)}
+SIZES = {"large": (2048, 16, 16), "medium": (1024, 8, 8), "quiet": (1024, 8, 16)}
 VOCABULARY = 32_000
 
 

@@ -58,6 +58,34 @@ def seen_gpus(gpus: list[NodeGpu], environment: Mapping[str, str]) -> list[NodeG
     return seen
 
 
+def slurm_gpus(numbers: str, order: str | None) -> list[str]:
+    """The UUIDs of a node's GPUs that Slurm gives by number, as in ``SLURM_JOB_GPUS``.
+
+    Slurm counts them as ``gres.conf`` lists them: by device files, or with ``AutoDetect`` along the
+    PCI bus, as NVML does (``common_gres_set_env`` in its source). Where the two differ ``order``
+    says which of them it is, "files" or "bus". Raises TelemetryError.
+    """
+    nvml = started_nvml()
+    try:
+        by_bus = seen_gpus(node_gpus(nvml), {})
+        minors = [nvml.nvmlDeviceGetMinorNumber(gpu.handle) for gpu in by_bus]
+    except nvml.NVMLError as error:
+        raise TelemetryError(f"NVML does not tell the GPUs' device files: {error}") from None
+    finally:
+        nvml.nvmlShutdown()
+    by_files = [gpu for _, gpu in sorted(zip(minors, by_bus), key=lambda pair: pair[0])]
+    if order is None and by_files != by_bus:
+        raise TelemetryError(
+            f"this node's device files are in another order than its PCI bus ({minors}), so GPU "
+            f"{numbers} is not known; say which one gres.conf has: --order bus if it has "
+            "AutoDetect=nvml, else --order files"
+        )
+    gpus = by_files if order == "files" else by_bus
+    if not all(n.isdecimal() and int(n) < len(gpus) for n in numbers.split(",")):
+        raise TelemetryError(f"Slurm names GPU {numbers}, but NVML shows {len(gpus)}")
+    return [gpus[int(number)].uuid for number in numbers.split(",")]
+
+
 def started_nvml() -> ModuleType:
     """The binding after nvmlInit. The caller must call nvmlShutdown.
 
