@@ -46,8 +46,11 @@ COMMANDS = {
     "export": Command("measure.export", "a run as a timeline for Perfetto, or for Prometheus"),
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),
     "project": Command("projection.__main__", "what a model would do on more GPUs", "project"),
-    "slots": Command("placement.__main__", "GPUs that are slow or hot, by a sweep", "slots"),
-    "gpus": Command("placement.jobs", "GPUs that are slow or hot, by all measured jobs"),
+    "slots": Command(
+        "placement.__main__",
+        "GPUs that are slow or hot, by a sweep or by all measured jobs",
+        "slots",
+    ),
     "place": Command("placement.__main__", "whether to place a cell by its GPUs", "place"),
     "claims": Command("claims.__main__", "verdicts on claims, by sweeps"),
 }

@@ -127,6 +127,7 @@ def test_dcgms_exporter_by_prometheus(tmp_path, step_s):
     record = ingested(tmp_path, answer(step_s), "--tokens", "1000")
     assert record["values"]["energy_j"] == pytest.approx(100 * (200 + 300))
     assert (record["nodes"], record["invalid"]) == (["n1", "n2"], [])
+    assert record["limits"] == ([] if step_s < 1 else ["readings_far_apart"])
     assert [(gpu["uuid"], gpu["temperature_max_c"]) for gpu in record["gpus"]] == [
         ("GPU-n1", 60.0),
         ("GPU-n2", 60.0),
@@ -154,3 +155,56 @@ def test_a_host_is_no_path(tmp_path):
     record = ingested(tmp_path, answer().replace('"n1"', '"../../n1"'))
     assert record["nodes"] == ["_.._n1", "n2"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "smi.csv"]
+
+
+#: two GPUs of dcgmi, at 0, 2, 4 … s: 100 W and 2 W more each second, and 300 W but for a gap
+DMON = "#Entity   POWER             TMPTR\nID        W                 C\n" + "".join(
+    f"GPU 1     {'N/A' if half == 3 else 300.0}             51\n"
+    f"GPU 0     {100 + 4 * half}.000       50\n"
+    for half in range(11)
+)
+OF_DMON = ("--from", "2026/11/27 10:30:00", "--every", "2")
+
+
+def test_dcgmi_dmon_with_times_that_are_told(tmp_path):
+    record = ingested(tmp_path, DMON, *OF_DMON)
+    assert record["values"]["energy_j"] == pytest.approx(20 * (120 + 300))
+    assert record["values"]["measured_duration_s"] == pytest.approx(20)
+    assert record["limits"] == ["times_assumed", "readings_far_apart"]
+    assert {gpu["uuid"]: gpu["temperature_max_c"] for gpu in record["gpus"]} == {"0": 50, "1": 51}
+    assert audit.main([str(tmp_path / "run")]) == 0
+
+
+ZEUS = "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy\n" + "".join(
+    f"{1000 + 0.5 * n},step,0.5,{50 + n},150.0\n" for n in range(20)
+)
+
+
+def test_zeus_energies_of_windows(tmp_path):
+    both = ZEUS + "1000.0,epoch,10.0,1190.0,3000.0\n"
+    record = ingested(tmp_path, both, "--window", "step")
+    # 50 + n J in the n-th half second, and 300 W.
+    assert record["values"]["energy_j"] == pytest.approx(20 * 50 + 190 + 3000)
+    assert (record["invalid"], record["limits"]) == ([], ["means_of_windows"])
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "told"),
+    [
+        (DMON, (), "--every"),
+        (DMON.replace("POWER", "GPUTL"), OF_DMON, "POWER"),
+        (DMON + "GPU 0   1\n", OF_DMON, "line 25"),
+        (DMON + "GPU 0   x 1\n", OF_DMON, "line 25"),
+        (ZEUS + "1000.0,epoch,10.0,1190.0,3000.0\n", (), "epoch, step"),
+        (ZEUS + "1000.2,step,10.0,1190.0,3000.0\n", (), "overlap"),
+        (ZEUS + "1010.0,step,x,1,1\n", (), "smi.csv"),
+    ],
+)
+def test_recordings_of_others_that_say_too_little_are_refused(
+    tmp_path, capsys, content, options, told
+):
+    with pytest.raises(SystemExit) as error:
+        ingested(tmp_path, content, *options)
+    assert error.value.code == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from workflow_lib.placement import __main__ as command
 from workflow_lib.placement import jobs
-from workflow_lib.records.reading import RecordError
+from workflow_lib.placement.slots import BEHIND
 
 
 def job(
@@ -69,7 +70,7 @@ def of_jobs(directory: Path, count: int, slow: float = 0.95, hot_c: float = 8.0)
 
 def test_a_slow_and_a_hot_gpu_are_named_and_no_other(tmp_path: Path) -> None:
     of_jobs(tmp_path, 8)
-    fleet = jobs.survey(tmp_path)
+    fleet = jobs.survey(tmp_path, BEHIND)
     assert [row["gpu"] for row in fleet.rows if row["slow"]] == [3]
     assert [row["gpu"] for row in fleet.rows if row["hot"]] == [5]
     slowest = fleet.rows[0]
@@ -79,7 +80,7 @@ def test_a_slow_and_a_hot_gpu_are_named_and_no_other(tmp_path: Path) -> None:
 
 def test_two_jobs_give_no_interval_and_no_verdict(tmp_path: Path) -> None:
     of_jobs(tmp_path, 2)
-    assert {row["slow"] for row in jobs.survey(tmp_path).rows} == {None}
+    assert {row["slow"] for row in jobs.survey(tmp_path, BEHIND).rows} == {None}
 
 
 def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_pat
     for name, damaged in (("torn", "measured.json"), ("lost", "telemetry/n1.json")):
         job(tmp_path, name, two)
         (tmp_path / name / damaged).write_text("{")
-    fleet = jobs.survey(tmp_path)
+    fleet = jobs.survey(tmp_path, BEHIND)
     assert fleet.rows == []
     assert fleet.left_out == {"no_pair": 2, "not_valid": 1, "unfinished": 1, "damaged": 2}
 
@@ -105,17 +106,16 @@ def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path: Path) -> Non
             # No GPU differs from the others.
             gpus = [("n1", g, 1700 * math.exp(noise.gauss(0, 0.01)), 60.0) for g in range(8)]
             job(directory, f"job{number}", gpus)
-        rows = jobs.survey(directory).rows
+        rows = jobs.survey(directory, BEHIND).rows
         alarms += any(row["clock_effect_high"] < 0 or row["clock_effect_low"] > 0 for row in rows)
     assert alarms <= 10  # 10 % of 60 would be 6, in jobs that share the mean of their GPUs
 
 
 def test_the_command_prints_and_writes_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     of_jobs(tmp_path / "jobs", 4)
-    output = tmp_path / "gpus.jsonl"
-    words = [str(tmp_path / "jobs"), "--most", "2", "--output", str(output)]
-    assert jobs.main(words) == 0
-    assert len(output.read_text().splitlines()) == 8
+    words = ["slots", str(tmp_path / "jobs"), "--output", str(tmp_path / "out")]
+    assert command.main(words) == 0
+    assert len((tmp_path / "out/slots.jsonl").read_text().splitlines()) == 8
     assert len(capsys.readouterr().out.splitlines()) > 4
-    with pytest.raises(RecordError):
-        jobs.survey(tmp_path / "nothing")
+    # What has no jobs is a sweep, which needs a place for its page.
+    assert command.main(["slots", str(tmp_path / "out")]) == 1

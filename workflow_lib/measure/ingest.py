@@ -1,7 +1,8 @@
-"""``triptych ingest FILE --output DIR``: a run from a recording of nvidia-smi or DCGM's exporter.
+"""``triptych ingest FILE --output DIR``: a run from a recording of nvidia-smi, DCGM or Zeus.
 
 FILE is what ``nvidia-smi --query-gpu=timestamp,index,uuid,power.draw,… --format=csv -lms …`` wrote,
-or Prometheus' answer to ``/api/v1/query_range`` for metrics of DCGM's exporter, as JSON.
+Prometheus' answer to ``/api/v1/query_range`` for metrics of DCGM's exporter, as JSON, the output of
+``dcgmi dmon``, or the log of Zeus' ``ZeusMonitor(log_file=…)``.
 The run has no steps, and no energy counter that its power could be checked against.
 """
 
@@ -16,11 +17,12 @@ import re
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.measure.conclude import conclude, count, say
+from workflow_lib.measure.conclude import conclude, count
 from workflow_lib.measure.summary import nothing_told
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import GPU_SAMPLES
@@ -42,6 +44,16 @@ METRICS: Mapping[str, str] = {
     "DCGM_FI_DEV_MEM_CLOCK": "memory_clock_mhz",
     "DCGM_FI_DEV_GPU_UTIL": "utilisation_percent",
 }
+#: tag of dcgmi dmon → column of telemetry, in the same unit
+TAGS: Mapping[str, str] = {
+    "POWER": "power_w",
+    "TMPTR": "temperature_c",
+    "SMCLK": "sm_clock_mhz",
+    "MMCLK": "memory_clock_mhz",
+    "GPUTL": "utilisation_percent",
+}
+_DMON = re.compile(r"\s*#\s*Entity\b")
+_ZEUS = "start_time,window_name,elapsed_time,"
 #: readings farther apart do not see how a step's power changes
 _FAR_APART_S = 1.0
 #: what tells GPUs apart, the best first
@@ -59,7 +71,7 @@ class RecordingError(ValueError):
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("recording", type=Path, metavar="FILE", help="CSV or JSON")
+    parser.add_argument("recording", type=Path, metavar="FILE", help="the recording")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the run")
     parser.add_argument(
         "--from", dest="start", type=_moment_or_error, metavar="TIME", help="as 2026/11/27 10:30:00"
@@ -68,6 +80,10 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         "--until", dest="end", type=_moment_or_error, metavar="TIME", help="as 2026/11/27 10:30:00"
     )
     parser.add_argument("--tokens", type=count, metavar="N", help="of all that time")
+    parser.add_argument(
+        "--every", type=float, metavar="S", help="between readings of dmon, which --from begins"
+    )
+    parser.add_argument("--window", metavar="NAME", help="of Zeus' windows, those of this name")
     return parser
 
 
@@ -93,7 +109,20 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
         raise RecordingError(f"{options.output} has a run; name a new directory")
     text = options.recording.read_text(encoding="utf-8", errors="replace")
     file = str(options.recording)
-    found = _of_prometheus(text, file) if text.lstrip()[:1] == "{" else _of_nvidia_smi(text, file)
+    limits = []
+    if text.lstrip()[:1] == "{":
+        found = _of_prometheus(text, file)
+    elif text.startswith(_ZEUS):
+        found, limits = _of_zeus(text, file, options.window), ["means_of_windows"]
+    elif _DMON.match(text):
+        if options.start is None or not (options.every or 0) > 0:
+            raise RecordingError(
+                f"{file} is of dcgmi dmon, which writes no times: say when it began and how far "
+                'apart its readings are, as in --from "2026/11/27 10:30:00" --every 1'
+            )
+        found, limits = _of_dmon(text, file, options.start, options.every), ["times_assumed"]
+    else:
+        found = _of_nvidia_smi(text, file)
     gpus: dict[str, dict[str, list[dict[str, Any]]]] = {}
     names: dict[str, str] = {}
     for node, identity, name, reading in found:
@@ -104,7 +133,7 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
         raise RecordingError(f"{options.recording} has no two readings of each GPU")
     period_s = statistics.median(b - a for of in times for a, b in zip(of, of[1:]))
     if period_s > _FAR_APART_S:
-        say(f"readings are {period_s:g} s apart: what changes faster is not seen")
+        limits.append("readings_far_apart")
     for path in (paths.steps, paths.telemetry):
         path.mkdir(parents=True)
     for node, of_node in gpus.items():
@@ -116,6 +145,7 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
         ended_unix_s=min(map(max, times)) if options.end is None else options.end,
         warmup_steps=0,
         tokens=options.tokens,
+        limits=limits,
     )
 
 
@@ -189,6 +219,59 @@ def _of_prometheus(text: str, file: str) -> Iterator[Reading]:
     for (node, uuid, name), readings in found.items():
         for at in sorted(readings):
             yield node, uuid, name, {"unix_time_s": at, **readings[at]}
+
+
+def _of_dmon(text: str, file: str, began_unix_s: float, every_s: float) -> Iterator[Reading]:
+    """Readings of dcgmi dmon: those of a GPU one after the other, so far apart as is said."""
+    tags: list[str] = []
+    seen: Counter[str] = Counter()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if _DMON.match(line):
+            tags = line.partition("Entity")[2].split()
+            if "POWER" not in tags:
+                raise RecordingError(
+                    f"{file}, line {number}: no POWER; record with dcgmi dmon -e 155,150,100"
+                )
+        if not (of_gpu := re.match(r"GPU (\d+)\s+(\S.*)", line)):
+            continue  # a header, units, or another entity
+        values = of_gpu[2].split()
+        if len(values) != len(tags):
+            raise RecordingError(f"{file}, line {number}: {len(values)} values of {len(tags)}")
+        reading: dict[str, Any] = {"unix_time_s": began_unix_s + every_s * seen[of_gpu[1]]}
+        seen[of_gpu[1]] += 1
+        for tag, value in zip(tags, values):
+            if tag in TAGS:
+                try:
+                    reading[TAGS[tag]] = None if value == "N/A" else float(value)
+                except ValueError:
+                    raise RecordingError(f"{file}, line {number}: {tag} is {value}") from None
+        yield NODE, of_gpu[1], "", reading
+
+
+def _of_zeus(text: str, file: str, window: str | None) -> Iterator[Reading]:
+    """The mean power of each window, at its begin and end. Only energies are logged by Zeus."""
+    rows = list(csv.DictReader(io.StringIO(text)))
+    names = sorted({row["window_name"] for row in rows})
+    if window is None and len(names) == 1:
+        (window,) = names
+    own = [row for row in rows if row["window_name"] == window]
+    if not own:
+        raise RecordingError(f"{file}: name its windows with --window, one of {', '.join(names)}")
+    ended_s = -math.inf
+    try:
+        for row in sorted(own, key=lambda row: float(row["start_time"])):
+            start_s, elapsed_s = float(row["start_time"]), float(row["elapsed_time"])
+            if start_s < ended_s or elapsed_s <= 0:
+                raise RecordingError(f"windows {window} overlap, or have no length")
+            ended_s = start_s + elapsed_s
+            for column, value in row.items():
+                if gpu := re.fullmatch(r"gpu(\d+)_energy", column or ""):
+                    power_w = float(value) / elapsed_s
+                    for at in (start_s, ended_s):
+                        yield NODE, gpu[1], "", {"unix_time_s": at, "power_w": power_w}
+    except (ValueError, TypeError) as error:
+        told = error if isinstance(error, RecordingError) else f"no log of Zeus: {error}"
+        raise RecordingError(f"{file}: {told}") from None
 
 
 def _of_nvidia_smi(text: str, file: str) -> Iterator[Reading]:

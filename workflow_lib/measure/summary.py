@@ -56,7 +56,7 @@ def nothing_told(program: str, **known: Any) -> dict[str, Any]:
         *("job_id", "started_unix_s", "ended_unix_s", "exit_code", "signal"),
         *("warmup_steps", "tokens_per_step", "tokens", "records_end"),
     )
-    return {"program": program, **dict.fromkeys(names), **known}
+    return {"program": program, **dict.fromkeys(names), "limits": [], **known}
 
 
 def unfinished(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,10 +259,17 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
     elif energy_j is not None:
         by = "power alone" if energy_j == values["energy_integral_j"] else "the energy counters"
         lines.append(f"valid     telemetry covers all of it; the energy is by {by}")
+    lines += [f"but       {LIMITS[code]}" for code in record.get("limits", ())]
     lines.append(f"files     {directory}")
     return lines
 
 
+#: code of ``limits`` → what such a recording cannot tell
+LIMITS = {
+    "readings_far_apart": "readings are more than 1 s apart: what changes faster is not seen",
+    "times_assumed": "the recording has no times: they were counted from what you said",
+    "means_of_windows": "power is a mean over each window: what changes within is not seen",
+}
 _WHY = {
     **record_steps.WHY,
     "steps_not_seen": "no steps were seen",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.options import add_config
-from workflow_lib.placement import page, readings, slots, sweep, text
+from workflow_lib.placement import jobs, page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.sweep import record
 from workflow_lib.records.claims_table import SLOTS
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.whole_files import report_error, write_json
+from workflow_lib.records.whole_files import report_error, whole_file, write_json
 from workflow_lib.report.figures.style import marks
 from workflow_lib.study import ConfigError, load_study
 from workflow_lib.table_files import table as frame
@@ -45,7 +46,10 @@ def main(
 
 def _add_slots(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("slots", help="list GPUs by what goes with them")
-    _add_sweep(parser)
+    parser.add_argument(
+        "directory", type=Path, help="of a sweep, as results/sweeps/slots, or with measured jobs"
+    )
+    parser.add_argument("--output", type=Path, help="directory for what is written; of a sweep")
     parser.add_argument(
         "--behind",
         type=float,
@@ -55,15 +59,13 @@ def _add_slots(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=_slots)
 
 
-def _add_sweep(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "sweep", type=Path, help="directory of the sweep that was run, as results/sweeps/slots"
-    )
-    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
-
-
 def _slots(chosen: argparse.Namespace) -> None:
-    measured = readings.read(chosen.sweep)
+    if jobs.are_in(chosen.directory):
+        _slots_of_jobs(chosen)
+        return
+    if chosen.output is None:
+        raise RecordError(f"{chosen.directory} is read as a sweep, which needs --output")
+    measured = readings.read(chosen.directory)
     found = slots.characterise(measured, chosen.behind)
     simulated = any(run.simulated for run in measured.runs)
     cells = [run.cell for run in measured.runs]
@@ -88,7 +90,10 @@ def _slots(chosen: argparse.Namespace) -> None:
 
 def _add_place(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("place", help="say whether to place a cell's work by its GPUs")
-    _add_sweep(parser)
+    parser.add_argument(
+        "sweep", type=Path, help="directory of the sweep that was run, as results/sweeps/slots"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
     parser.add_argument("--cell", required=True, help="its id, a cell of the sweep")
     parser.add_argument("--nodes", help="of several nodes that ran apart, these: a,b")
     add_config(parser)
@@ -99,6 +104,16 @@ def _add_place(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--anyway", action="store_true", help="write that sweep even if the advice is to leave it"
     )
     parser.set_defaults(run=_place)
+
+
+def _slots_of_jobs(chosen: argparse.Namespace) -> None:
+    fleet = jobs.survey(chosen.directory, chosen.behind)
+    if chosen.output is not None:
+        chosen.output.mkdir(parents=True, exist_ok=True)
+        with whole_file(chosen.output / "slots.jsonl") as draft:
+            lines = "".join(json.dumps(row) + "\n" for row in fleet.rows)
+            draft.write_text(lines, encoding="utf-8")
+    print("\n".join(jobs.lines_of(fleet)))
 
 
 def _place(chosen: argparse.Namespace) -> None:

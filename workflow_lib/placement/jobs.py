@@ -1,4 +1,4 @@
-"""``triptych gpus DIR``: slow and hot GPUs, by all jobs that were measured.
+"""``triptych slots DIR``: slow and hot GPUs, by all jobs that were measured.
 
 DIR has runs of ``triptych measure``, or those that ``triptych site`` left. A GPU is compared with
 the others of its model in the same job, because jobs differ in load. Intervals are over jobs, and
@@ -7,32 +7,30 @@ hold for all GPUs at once.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.intervals.differences import Interval, in_blocks
 from workflow_lib.placement import text
 from workflow_lib.records.measured import read_run
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.whole_files import report_error
 from workflow_lib.words import counted
 
-#: a GPU is named where its clock is surely so much below, or its temperature so far above others'
-SLOW, HOT_C = 0.02, 5.0
+#: a GPU is named where its temperature is surely so far above others'
+HOT_C = 5.0
 #: idle GPUs choose their clocks: only those above this share of their power limit are compared
 LOADED = 0.4
 #: the intervals of all GPUs together hold with this probability
 COVERAGE = 0.9
 _LEAST_JOBS = 3
+#: GPUs on the terminal
+_SHOWN = 20
 
 #: code → why a job does not count
 LEFT_OUT = {
@@ -54,10 +52,19 @@ class Fleet(NamedTuple):
     #: why jobs do not count, a key of LEFT_OUT → how many
     left_out: Counter[str]
     simulated: bool
+    #: the share by which the clocks of those that are slow are below
+    behind: float
 
 
-def survey(directory: Path) -> Fleet:
-    """Compare the GPUs of all jobs below a directory. Raises RecordError if there are none."""
+def are_in(directory: Path) -> bool:
+    """Whether a directory has measured jobs."""
+    return any(directory.rglob(RunPaths(directory).measured.name))
+
+
+def survey(directory: Path, behind: float) -> Fleet:
+    """Compare the GPUs of all jobs below a directory. One is named whose clock is surely a share of
+    ``behind`` below. Raises RecordError if there are none.
+    """
     deviations: dict[Slot, list[tuple[float, float]]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     simulated = False
@@ -83,9 +90,9 @@ def survey(directory: Path) -> Fleet:
         raise RecordError(f"{directory} has no measured jobs; name the directory of triptych site")
     # Bonferroni's: each GPU has two intervals.
     coverage = 1 - (1 - COVERAGE) / max(1, 2 * len(deviations))
-    rows = [_row(slot, values, coverage) for slot, values in deviations.items()]
+    rows = [_row(slot, values, coverage, behind) for slot, values in deviations.items()]
     rows.sort(key=lambda row: (row["clock_effect"], row["node"], row["gpu"]))
-    return Fleet(rows, left_out, simulated)
+    return Fleet(rows, left_out, simulated, behind)
 
 
 def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, float]]]:
@@ -119,7 +126,9 @@ def _limits_w(run: Mapping[str, Any]) -> dict[tuple[str, int], float | None]:
     return limits
 
 
-def _row(slot: Slot, values: Sequence[tuple[float, float]], coverage: float) -> dict[str, Any]:
+def _row(
+    slot: Slot, values: Sequence[tuple[float, float]], coverage: float, behind: float
+) -> dict[str, Any]:
     clocks, temperatures = ([each[n] for each in values] for n in (0, 1))
     clock, warmth = _interval(clocks, coverage), _interval(temperatures, coverage)
     return {
@@ -133,7 +142,7 @@ def _row(slot: Slot, values: Sequence[tuple[float, float]], coverage: float) -> 
         "temperature_effect_c": fmean(temperatures),
         "temperature_effect_low_c": warmth and warmth.low,
         "temperature_effect_high_c": warmth and warmth.high,
-        "slow": clock and clock.high < -SLOW,
+        "slow": clock and clock.high < -behind,
         "hot": warmth and warmth.low > HOT_C,
     }
 
@@ -144,7 +153,7 @@ def _interval(values: Sequence[float], coverage: float) -> Interval | None:
     return in_blocks(values, [0.0] * len(values), coverage)
 
 
-def lines_of(fleet: Fleet, most: int) -> list[str]:
+def lines_of(fleet: Fleet) -> list[str]:
     """The table of the slowest GPUs, and sentences, for the terminal."""
     rows = [
         {
@@ -156,14 +165,14 @@ def lines_of(fleet: Fleet, most: int) -> list[str]:
             "surely": " ".join(word for word in ("slow", "hot") if row[word]),
             "UUID": row["gpu_uuid"],
         }
-        for row in fleet.rows[:most]
+        for row in fleet.rows[:_SHOWN]
     ]
     lines = ["SIMULATED: these are no measurements"] if fleet.simulated else []
     lines += [text.table(rows), ""]
-    if more := len(fleet.rows) - most:
+    if more := len(fleet.rows) - _SHOWN:
         lines += [f"{counted(more, 'more GPU')} not shown: --output has all"] if more > 0 else []
     for word, how in (
-        ("slow", f"more than {100 * SLOW:g} % slower"),
+        ("slow", f"more than {100 * fleet.behind:g} % slower"),
         ("hot", f"more than {HOT_C:g} °C hotter"),
     ):
         named = [f"GPU {row['gpu']} on {row['node']}" for row in fleet.rows if row[word]]
@@ -184,35 +193,3 @@ def _with_interval(row: Mapping[str, Any], name: str, scale: float, unit: str = 
     if low is None:
         return middle
     return f"{middle} ({scale * low:+.1f} to {scale * high:+.1f})"
-
-
-def command_line(prog: str) -> argparse.ArgumentParser:
-    """The options of the command, which is called ``prog``."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("directory", type=Path, metavar="DIR", help="with measured jobs")
-    parser.add_argument(
-        "--most", type=int, default=20, metavar="N", help="GPUs that are shown (20)"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="all of them, as JSON lines")
-    return parser
-
-
-@ends_quietly
-def main(arguments: Sequence[str] | None = None, prog: str = "triptych gpus") -> int:
-    """Print the table; returns the exit code, 1 after one message on stderr."""
-    options = command_line(prog).parse_args(arguments)
-    try:
-        fleet = survey(options.directory)
-        if options.output:
-            lines = "".join(json.dumps(row) + "\n" for row in fleet.rows)
-            options.output.write_text(lines, encoding="utf-8")
-    except (RecordError, OSError) as error:
-        return report_error("gpus", error)
-    print("\n".join(lines_of(fleet, options.most)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -91,6 +91,7 @@ def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
             (_number(run["values"].get(name)), _why(run["missing"].get(name))) for name in MEASURES
         ],
         "invalid": run["invalid"],
+        "limits": [_why(code) for code in run.get("limits", ())],
         "exit": run.get("exit_code"),
         "gpus": gpus,
     }
