@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_metrics import parsed
 from workflow_lib.measure import export
+from workflow_lib.records.paths import RunPaths
 
 
 def extracted(archive: str, run: str, directory: Path) -> Path:
@@ -97,7 +98,29 @@ def test_a_row_a_step_has_the_power_of_all_gpus(tmp_path: Path) -> None:
     assert len(powers) > 150
     mean_w = sum(powers) / len(powers)
     assert mean_w == pytest.approx(record["values"]["power_mean_w"], rel=0.02)
-    assert found[0]["tokens"] == 8192
+    # Of both ranks, as the energy is of both GPUs.
+    assert {row["tokens"] for row in found} == {2 * 8192}
+    assert record["values"]["energy_per_token_j"] == pytest.approx(
+        record["values"]["energy_per_step_j"] / found[0]["tokens"]
+    )
+
+
+def test_tokens_of_a_row_are_told_by_the_cell_the_command_line_or_all_ranks(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    run.steps.mkdir()
+    for rank, tokens in ((0, ("8", "8")), (1, ("8", ""))):
+        lines = [f"{n},measured,{n}.0,{n + 1}.0,{told}\n" for n, told in enumerate(tokens)]
+        head = "step,phase,started_unix_s,ended_unix_s,tokens\n"
+        (run.steps / f"rank{rank}.csv").write_text(head + "".join(lines))
+    cell = {"training": {"global_batch_size": 3}, "model": {"sequence_length": 4}}
+    for name, record, expected in (
+        ("measured.json", {"tokens_per_step": None}, [16, None]),
+        ("measured.json", {"tokens_per_step": 20}, [20, 20]),
+        ("cell.json", cell, [12, 12]),
+    ):
+        (tmp_path / name).write_text(json.dumps(record))
+        rows = [json.loads(line) for line in export.rows(tmp_path).splitlines()]
+        assert [row["tokens"] for row in rows] == expected
 
 
 def test_a_step_between_two_readings_has_no_power() -> None:

@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +179,9 @@ class NodeReadings:
 
 
 def rows(directory: Path) -> str:
-    """A JSON line for each step that rank 0 told, or the log: its seconds, tokens and loss, and the
-    mean power of all GPUs and highest temperature in it; null where no reading fell into it.
+    """A JSON line for each step that rank 0 told, or the log: its seconds and loss, the tokens of
+    all ranks, and the mean power of all GPUs and highest temperature in it; null where no reading
+    fell into it.
 
     Raises DamagedError, and OSError.
     """
@@ -193,6 +194,7 @@ def rows(directory: Path) -> str:
     nodes = [
         NodeReadings(files.rows(f"telemetry/{node}.csv") or []) for node in paths.sampled_nodes()
     ]
+    tokens_of = _tokens_of(paths, files)
     lines = []
     for step in steps:
         start, end = float(step["started_unix_s"]), float(step["ended_unix_s"])
@@ -202,13 +204,33 @@ def rows(directory: Path) -> str:
             "step": int(step["step"]),
             "time": end,
             "step_s": (end - start) / int(step.get("steps") or 1),
-            "tokens": _number(step.get("tokens")),
+            "tokens": tokens_of(step),
             "loss": _number(step.get("loss")),
             "power_w": sum(powers) if powers and len(powers) == len(nodes) else None,
             "temperature_max_c": max((t for _, of in of_nodes for t in of), default=None),
         }
         lines.append(json.dumps(row) + "\n")
     return "".join(lines)
+
+
+def _tokens_of(paths: RunPaths, files: Files) -> Callable[[Row], float | None]:
+    """What tells the tokens of all ranks in a step, by rank 0's row of it; None if not known."""
+    cell = files.record("cell.json")
+    if cell is not None:
+        per_step = cell["training"]["global_batch_size"] * cell["model"]["sequence_length"]
+        trains = cell["training"].get("workload") != "inference"
+        return lambda step: float(per_step) if trains else None
+    told = (files.record("measured.json") or {}).get("tokens_per_step")
+    if told:
+        return lambda step: told * float(step.get("steps") or 1)
+    names = [f"steps/{path.name}" for path in paths.steps.glob("rank*.csv")]
+    ranks = [{r["step"]: _number(r["tokens"]) for r in files.rows(n) or []} for n in names]
+
+    def of_ranks(step: Row) -> float | None:
+        known = [tokens for rank in ranks if (tokens := rank.get(step["step"])) is not None]
+        return sum(known) if known and len(known) == len(ranks) else None
+
+    return of_ranks
 
 
 def _number(text: str | None) -> float | None:
