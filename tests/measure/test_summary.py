@@ -163,6 +163,9 @@ def test_each_gpu_and_the_one_that_lags(run: Path) -> None:
     lines = summary.lines_of(record, run)
     assert len(lines) <= 10
     assert any("GPU-n2-1" in line for line in lines)
+    # An idle GPU's clock says nothing.
+    slow["power_mean_w"] = 100.0
+    assert not any("GPU-n2-1" in line for line in summary.lines_of(record, run))
 
 
 def test_a_gap_in_telemetry_is_not_valid(run: Path) -> None:

@@ -23,11 +23,8 @@ def job(
     **changed: Any,
 ) -> None:
     """A measured job: each GPU's node, index, clock and temperature."""
-    (directory / name / "telemetry").mkdir(parents=True)
+    (directory / name).mkdir(parents=True)
     nodes = sorted({node for node, *_ in gpus})
-    for node in nodes:
-        start = {"gpus": [{"power_limit_w": 700.0}] * 8}
-        (directory / name / f"telemetry/{node}.json").write_text(json.dumps(start))
     record = {
         **{
             "program": "job",
@@ -42,7 +39,7 @@ def job(
             {
                 **{"node": node, "gpu": gpu, "uuid": f"GPU-{node}-{gpu}", "name": "H100"},
                 **{"sm_clock_mean_mhz": clock, "temperature_mean_c": warmth},
-                "power_mean_w": power_w,
+                **{"power_mean_w": power_w, "power_limit_w": 700.0},
             }
             for node, gpu, clock, warmth in gpus
         ],
@@ -89,9 +86,9 @@ def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_pat
     job(tmp_path, "one", two[:1])
     job(tmp_path, "bad", two, invalid=["telemetry/n1.csv: no power"])
     job(tmp_path, "running", two, ended_unix_s=None)
-    for name, damaged in (("torn", "measured.json"), ("lost", "telemetry/n1.json")):
+    for name, content in (("torn", "{"), ("lacking", '{"gpus": [{}]}')):
         job(tmp_path, name, two)
-        (tmp_path / name / damaged).write_text("{")
+        (tmp_path / name / "measured.json").write_text(content)
     fleet = jobs.survey(tmp_path, BEHIND)
     assert fleet.rows == []
     assert fleet.left_out == {"no_pair": 2, "not_valid": 1, "unfinished": 1, "damaged": 2}

@@ -7,7 +7,6 @@ hold for all GPUs at once.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +19,11 @@ from workflow_lib.placement import text
 from workflow_lib.records.measured import read_run
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import LOADED_SHARE
 from workflow_lib.words import counted
 
 #: a GPU is named where its temperature is surely so far above others'
 HOT_C = 5.0
-#: idle GPUs choose their clocks: only those above this share of their power limit are compared
-LOADED = 0.4
 #: the intervals of all GPUs together hold with this probability
 COVERAGE = 0.9
 _LEAST_JOBS = 3
@@ -99,14 +97,13 @@ def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, flo
     """Each loaded GPU's clock, as the logarithm of its ratio to the mean of the others, and its
     temperature less theirs, in °C."""
     of_model: dict[str, list[tuple[Slot, float, float]]] = defaultdict(list)
-    limits_w = _limits_w(run)
     for gpu in run["gpus"]:
         slot = (gpu["node"], gpu["gpu"], gpu["uuid"] or "")
         clock, warmth = gpu["sm_clock_mean_mhz"], gpu["temperature_mean_c"]
-        power_w, limit_w = gpu["power_mean_w"], limits_w.get(slot[:2])
+        power_w, limit_w = gpu["power_mean_w"], gpu["power_limit_w"]
         if not clock or warmth is None or not power_w or not limit_w:
             continue
-        if power_w >= LOADED * limit_w:
+        if power_w >= LOADED_SHARE * limit_w:
             of_model[gpu["name"]].append((slot, clock, warmth))
     for alike in of_model.values():
         for slot, clock, warmth in alike:
@@ -114,16 +111,6 @@ def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, flo
             if others:
                 ratio = clock / fmean(each[1] for each in others)
                 yield slot, (math.log(ratio), warmth - fmean(each[2] for each in others))
-
-
-def _limits_w(run: Mapping[str, Any]) -> dict[tuple[str, int], float | None]:
-    """The power limit of each GPU of a run, by node and index."""
-    limits = {}
-    for node in run["nodes"]:
-        start = json.loads(RunPaths(run["directory"]).telemetry_start(node).read_bytes())
-        for index, gpu in enumerate(start["gpus"]):
-            limits[node, index] = gpu.get("power_limit_w")
-    return limits
 
 
 def _row(
