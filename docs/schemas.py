@@ -24,6 +24,7 @@ KINDS: Mapping[str, tuple[str, type[config.Strict]]] = {
     "platform": ("platforms/*.yaml", config.Platform),
     "model": ("models/*.yaml", config.ModelSpec),
     "data": ("data/*.yaml", config.DataSpec),
+    "trainer": ("trainers/*.yaml", config.TrainerSpec),
     "sweep": ("sweeps/*.yaml", config.SweepSpec),
 }
 

@@ -16,7 +16,7 @@ from workflow_lib.records import axes
 from workflow_lib.records.bounds import FACTORS
 from workflow_lib.records.degrees import DEGREES, Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
+from workflow_lib.records.training import NATIVE, Training
 from workflow_lib.trainers import capabilities
 
 
@@ -88,6 +88,8 @@ def training_of(
         if OF_A_WORKLOAD.get(field.name, workload) != workload:
             options[field.name] = field.default
     training = Training(**options, **protocol.fields_of(Training))
+    if training.trainer != NATIVE:
+        return dataclasses.replace(training, backend="own")
     training = capabilities.with_backend(degrees, training, model, wanted)
     if training.backend == "deepspeed" and training.precision == "bf16" and degrees.dp == 1:
         # With one replica, DeepSpeed runs ZeRO-1 for both stages 0 and 1.

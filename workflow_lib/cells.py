@@ -6,6 +6,7 @@ and ``definition`` makes the cell of them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -22,10 +23,14 @@ from workflow_lib.cell_resolution import (
     training_of,
     undivided,
 )
-from workflow_lib.config import Prediction, SweepSpec, values
+from workflow_lib.config import Prediction, SweepSpec, TrainerSpec, values
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
 from workflow_lib.records.cell import Cell
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import NATIVE, Training
 from workflow_lib.study import ConfigError, Files, Study, check_references, lookup
+from workflow_lib.trainers import foreign
 
 __all__ = ["PlannedCell", "Sweep", "Views", "expand_study", "hardware_of", "merge", "view_of"]
 
@@ -203,17 +208,51 @@ def _plan(
     training = training_of(point, degrees, model, protocol)
     limits = {name: for_each_gpu(point[name], gpus, platform) for name in LIMITS}
     training = dataclasses.replace(training, **limits)
+    trainer = None
+    if training.trainer != NATIVE:
+        trainer = study.trainers[training.trainer]
+        training = _with_command(trainer, training, degrees, model, point["data"])
     if point["stage_layers"] == "auto":
         divided = pipelines.layers_by_work(model, degrees, training)
         degrees = plainest(dataclasses.replace(degrees, stage_layers=divided), model)
     workload = (model, point["data"], degrees, training)
     cell = cell_of(study, protocol, platform_name, *workload, gpus)
     reason = undivided(point, gpus) or infeasibility(cell, platform, gpus)
+    if trainer is not None:
+        told = foreign.Told(training.trainer, trainer.command, trainer.accepts)
+        reason = reason or foreign.refusal(told, model, point["data"], degrees, training)
     if reason is None:
         cost = estimate(cell, platform)
         reason = does_not_fit(cell, platform, cost)
-        return PlannedCell(cell, spec.repeats, cost, reason, spec.protocol.profiled_steps)
+        # No other trainer leaves a profile.
+        profiled_steps = spec.protocol.profiled_steps if trainer is None else 0
+        return PlannedCell(cell, spec.repeats, cost, reason, profiled_steps)
     return PlannedCell(cell, spec.repeats, None, reason, spec.protocol.profiled_steps)
+
+
+def _with_command(
+    trainer: TrainerSpec, training: Training, degrees: Degrees, model: Model, data: str
+) -> Training:
+    """The training with what its trainer's file says. Raises ConfigError."""
+    name = training.trainer
+    try:
+        files = foreign.digits_of(trainer.files)
+    except OSError as error:
+        raise ConfigError(
+            f"config/trainers/{name}.yaml: files: {error.filename}: {error.strerror}; name files "
+            "from the repository's directory"
+        ) from None
+    training = dataclasses.replace(
+        training,
+        trainer_definition=foreign.definition(trainer.model_dump(mode="json"), files),
+        trainer_steps=trainer.steps,
+        trainer_files=files,
+    )
+    known = foreign.placeholders(model, data, degrees, training)
+    with contextlib.suppress(KeyError):  # which makes the cell infeasible, with the reason
+        words = foreign.words_of(trainer.command, known)
+        training = dataclasses.replace(training, trainer_command=words)
+    return training
 
 
 def merge(sweeps: Iterable[Sweep]) -> dict[str, tuple[PlannedCell, tuple[str, ...]]]:

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from workflow_lib import formulas, memory, pipelines
 from workflow_lib.config import Platform
 from workflow_lib.records.cell import Cell
+from workflow_lib.records.training import NATIVE
 from workflow_lib.trainers import capabilities
 from workflow_lib.words import counted
 
@@ -84,7 +85,8 @@ class Estimate:
     """The estimated cost of a cell. Times are null if the GPU's peak is not known and there is no
     projection."""
 
-    memory: memory.MemoryEstimate
+    #: null where another trainer trains
+    memory: memory.MemoryEstimate | None
     #: share of a step in which pipeline ranks wait for each other; null without a pipeline
     bubble_share: float | None
     step_time: StepTime | None
@@ -172,8 +174,7 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
         )
     yield from _obstacles_of_limits(cell, platform)
     # Layers, heads, experts, ZeRO and overlap: combinations that the backend cannot run.
-    refusal = capabilities.refusal(degrees, training, model)
-    if refusal is not None:
+    if training.trainer == NATIVE and (refusal := capabilities.refusal(degrees, training, model)):
         yield refusal
     hardware = cell.hardware
     if training.precision == "fp8" and hardware.gpu and hardware.peak_fp8_flops_per_s is None:
@@ -235,7 +236,9 @@ def estimate(cell: Cell, platform: Platform) -> Estimate:
         needed_min = _asked_min(run_time_s, platform)
         limit_min = min(_asked_min(_run_time_s(cell, time.most_s), platform), limit_min)
     return Estimate(
-        memory=memory.estimate(cell.model, cell.degrees, cell.training),
+        memory=memory.estimate(cell.model, cell.degrees, cell.training)
+        if cell.training.trainer == NATIVE
+        else None,
         bubble_share=None if cell.degrees.pp == 1 else _bubble(cell) / (1 + _bubble(cell)),
         step_time=time,
         run_time_s=run_time_s,
@@ -271,7 +274,7 @@ def step_time(cell: Cell, platform: Platform) -> StepTime | None:
 
     Raises RecordError if the data of projections cannot be read.
     """
-    projected = _projection()(cell)
+    projected = _projection()(cell) if cell.training.trainer == NATIVE else None
     if projected is not None:
         return StepTime(
             projected.median_s, projected.low_s, projected.high_s, "projected", projected.kind
@@ -332,7 +335,7 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
     steps are too short to compare sampling rates; None if it fits.
     """
     capacity = cell.hardware.gpu_memory_bytes
-    if capacity is not None and cost.memory.fits(capacity) == "no":
+    if capacity is not None and cost.memory and cost.memory.fits(capacity) == "no":
         return (
             f"needs about {cost.memory.total / 1e9:.0f} GB on a GPU of {capacity / 1e9:.0f} GB: "
             f"{cost.memory.arithmetic()}"

@@ -55,10 +55,10 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         "sweeps": ",".join(sweeps),
         "repeats": planned.repeats,
         "profiled_steps": planned.profiled_steps,
-        "memory_allocated_per_gpu_bytes": cost.memory.allocated if cost else None,
-        "memory_per_gpu_bytes": cost.memory.total if cost else None,
+        "memory_allocated_per_gpu_bytes": cost.memory.allocated if cost and cost.memory else None,
+        "memory_per_gpu_bytes": cost.memory.total if cost and cost.memory else None,
         "memory_used_per_gpu_bytes": cost.memory.used(cell.hardware.gpu_memory_bytes)
-        if cost
+        if cost and cost.memory
         else None,
         "planned_bubble_share": cost.bubble_share if cost else None,
         "step_time_s": cost.step_time_s if cost else None,
@@ -68,7 +68,7 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         else None,
         "time_limit_min": cost.time_limit_min if cost else None,
         "fits": cost.memory.fits(cell.hardware.gpu_memory_bytes)
-        if cost and cell.hardware.gpu_memory_bytes is not None
+        if cost and cost.memory and cell.hardware.gpu_memory_bytes is not None
         else None,
         "feasible": planned.feasible,
         "reason": planned.reason,
@@ -182,7 +182,9 @@ def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[
         needs = [
             planned.estimate.memory.total * planned.cell.degrees.world_size
             for planned in sweep.cells
-            if planned.estimate is not None and planned.cell.hardware.gpu_memory_bytes is None
+            if planned.estimate is not None
+            and planned.estimate.memory is not None
+            and planned.cell.hardware.gpu_memory_bytes is None
         ]
         if large := [need for need in needs if need > machine_bytes]:
             said.append(

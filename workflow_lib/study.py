@@ -24,12 +24,14 @@ from workflow_lib.config import (
     Platform,
     Strict,
     SweepSpec,
+    TrainerSpec,
     mistakes,
     values,
 )
 from workflow_lib.power_errors import SensorError
 from workflow_lib.records import bounds
 from workflow_lib.records.reading import RecordError
+from workflow_lib.records.training import NATIVE
 from workflow_lib.safety import printable
 from workflow_lib.yaml_files import YamlFileError, read_yaml
 
@@ -73,11 +75,12 @@ class Study:
     platforms: Files[Platform]
     data: Files[DataSpec]
     sweeps: Files[SweepSpec]
+    trainers: Files[TrainerSpec]
 
     @property
     def mistakes(self) -> tuple[ConfigError, ...]:
         """The mistakes in all files, each of which stops what needs that file."""
-        kinds = (self.models, self.platforms, self.data, self.sweeps)
+        kinds = (self.models, self.platforms, self.data, self.sweeps, self.trainers)
         return tuple(error for files in kinds for error in files.bad.values())
 
     def platforms_of(self, spec: SweepSpec) -> tuple[str, ...]:
@@ -96,6 +99,7 @@ class Study:
             "models": {name for model in models if model is not None for name in values(model)},
             "platforms": {platform} if spec.is_for_all else {*spec.platforms},
             "sweeps": {sweep},
+            "trainers": {name for name in spec.all_trainers if name != NATIVE},
         }
         return tuple(
             Path(kind, f"{name}.yaml") for kind, names in named.items() for name in sorted(names)
@@ -116,6 +120,7 @@ def load_study(directory: Path) -> Study:
         _load_all(directory / "platforms", Platform),
         _load_all(directory / "data", DataSpec),
         _load_all(directory / "sweeps", SweepSpec),
+        _load_all(directory / "trainers", TrainerSpec),
     )
 
 
@@ -215,15 +220,18 @@ def check_references(sweep: SweepSpec, study: Study) -> None:
     """
     platforms = study.platforms_of(sweep)
     own: tuple[str, Iterable[str]] = ("platform of this sweep", platforms)
+    trainers = (NATIVE, *study.trainers, *study.trainers.bad)
     named: list[tuple[str, Any, str, Iterable[str]]] = [
         ("platforms", platforms, "platform", study.platforms),
         ("data", sweep.data, "data", study.data),
+        ("training.trainer", sweep.training.trainer, "trainer", trainers),
     ]
     cooled = [("protocol", sweep.protocol.cool_down, platforms)]
     for place, entry in ((f"matrix.{number}", each) for number, each in enumerate(sweep.matrix)):
         named.append((f"{place}.models", entry.models, "model", study.models))
         named.append((f"{place}.data", entry.data, "data", study.data))
         named.append((f"{place}.platforms", entry.platforms, *own))
+        named.append((f"{place}.trainer", entry.trainer, "trainer", trainers))
         cooled.append((place, entry.cool_down, values(entry.platforms or platforms)))
     for place, out in ((f"exclude.{number}", each) for number, each in enumerate(sweep.exclude)):
         named.append((f"{place}.data", out.data, "data", study.data))

@@ -27,7 +27,7 @@ from workflow_lib.records.outcomes import OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reasons import Reason
 from workflow_lib.records.tables import RUNS
-from workflow_lib.records.training import Precision
+from workflow_lib.records.training import NATIVE, Precision
 
 #: column → field of LinkReading
 COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
@@ -221,6 +221,8 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
         # In earlier versions ranks asked the driver at the end of a step, after the allocator had
         # given back some of what the driver had counted.
         used, not_judged = reserved, Reason("memory_lower_bound")
+        error = None
+    elif used[0] is None or cell.training.trainer != NATIVE:
         error = None
     else:
         expected = memory.estimate(cell.model, cell.degrees, cell.training)

@@ -20,6 +20,7 @@ from workflow_lib.config.sweeps import (
     option_of,
     values,
 )
+from workflow_lib.config.trainers import TrainerSpec
 
 __all__ = [
     "OF_A_WORKLOAD",
@@ -43,6 +44,7 @@ __all__ = [
     "RotaryScaling",
     "Strict",
     "SweepSpec",
+    "TrainerSpec",
     "TrainingAxes",
     "held_in_tables",
     "left_open",

@@ -66,6 +66,9 @@ class TrainingAxes(Strict):
     backend: Axis[Literal["auto", "deepspeed", "torch"]] | None = None
     """The library that steps the model: deepspeed, torch (FSDP2 and torch.distributed.pipelining),
     or auto: deepspeed if it can run the cell, else torch. auto unless given."""
+    trainer: Axis[str] | None = None
+    """The program that trains: native, this repository's, or the name of a file in
+    config/trainers. native unless given."""
     workload: Axis[Workload] | None = None
     """pretrain (all weights), lora (low-rank adapters on frozen weights) or inference (batched
     generation). pretrain unless given."""
@@ -93,6 +96,7 @@ class TrainingAxes(Strict):
 #: not here must be given
 OPTION_DEFAULTS: Mapping[str, Any] = {
     "backend": "auto",
+    "trainer": "native",
     "workload": "pretrain",
     "sequence_parallel": True,
     "compile": False,
@@ -300,6 +304,12 @@ class SweepSpec(Strict):
         named += [exclusion.data for exclusion in self.exclude]
         names = [name for axis in named if axis is not None for name in values(axis)]
         return tuple(dict.fromkeys(names))
+
+    @property
+    def all_trainers(self) -> tuple[str, ...]:
+        """The names of all trainers that the file refers to, in order."""
+        named = (each.trainer for each in (self.training, *self.matrix))
+        return tuple(dict.fromkeys(name for axis in named if axis for name in values(axis)))
 
     @model_validator(mode="after")
     def _nothing_twice_or_for_all(self) -> SweepSpec:

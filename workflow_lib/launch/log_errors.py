@@ -65,6 +65,8 @@ _ERRORS = (
         r"^slurmstepd: error: (?P<message>(?:execve\(\)|couldn't chdir|task_p_pre_launch).+)"
     ),
     re.compile(r"^srun: error: (?P<message>Unable to (?:create step|allocate|confirm).+)"),
+    # Python, if it could not start a program.
+    re.compile(r"^\S*python[\d.]*: (?P<message>(?:No module named|can't open file) .+)"),
     # Bash, about a line of the job script.
     re.compile(r"^\S*(?:slurm_script|\.sh): line \d+: (?P<message>.+)"),
 )
@@ -72,11 +74,15 @@ _ERRORS = (
 _PYXIS_ERROR = re.compile(r"^slurmstepd: error: pyxis: (?P<message>\S.+)")
 #: terminal colours, which some programs also write into files
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
+#: how torch begins the lines of a rank's traceback
+_RANK = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK = "Traceback (most recent call last):"
 #: lines that launchers write about the commands that they started
 _LAUNCHER = re.compile(
     r"srun: |slurmstepd: |[EWI]\d{4} .*torch/distributed/|torch\.distributed\.elastic\.|"
-    r"(?:error_file|traceback|exitcode|rank|host|time) +: "
+    r"(?:error_file|traceback|exitcode|rank|host|time) *: |"
+    # torch.distributed.run's list of failures
+    r"\[\d+\]:|Failures:|Root Cause|<NO_OTHER_FAILURES>|\S+ FAILED$"
 )
 #: srun's line about tasks that exited by themselves
 _EXITED = re.compile(r"^srun: error: (\S+): tasks? [\d,\[\]-]+: Exited with exit code")
@@ -106,7 +112,8 @@ def first_error(log: Path) -> LogError:
     wrote. If the log cannot be read, the message says so.
     """
     try:
-        lines = [line.strip() for line in _COLOURS.sub("", head_and_tail(log)).splitlines()]
+        plain = _COLOURS.sub("", head_and_tail(log)).splitlines()
+        lines = [_RANK.sub("", line).strip() for line in plain]
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         return LogError(f"{log} is missing" if missing else str(error), ())

@@ -4,9 +4,11 @@ telemetry.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from workflow_lib.records.cell import Cell
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord, JobState, Outcome, OutcomeRecord, StopRecord
 from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.training import NATIVE
 from workflow_lib.records.whole_files import user_name
 from workflow_lib.safety import hiding
 from workflow_lib.telemetry.validity import coverage
@@ -123,6 +126,9 @@ def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
 
 
 def _outcome_and_cause(evidence: Evidence) -> tuple[Outcome, str]:
+    trained = evidence.ended is not None and evidence.ended.training_exit_code == 0
+    if trained and (amiss := _told_amiss(evidence.paths)):
+        return Outcome.ERROR, amiss
     if evidence.trained:
         return _trained(evidence)
     # The error of the rank that failed first explains more than the scheduler's state. The
@@ -152,6 +158,30 @@ def _outcome_and_cause(evidence: Evidence) -> tuple[Outcome, str]:
     if evidence.ended is None:
         return Outcome.ERROR, _without_end_record(evidence)
     return _failed_stage(evidence.paths, evidence.ended)
+
+
+def _told_amiss(paths: RunPaths) -> str:
+    """What another program that ended without an error did not tell of its steps; "" if nothing."""
+    cell = read_record(paths.cell, Cell)
+    training = cell.training
+    if training.trainer == NATIVE:
+        return ""
+    ended = f"trainer {training.trainer} ended with exit code 0, but"
+    steps = training.warmup_steps + training.measured_steps
+    tokens: Counter[str] = Counter()
+    for rank in range(cell.degrees.world_size):
+        path = paths.rank_steps(rank)
+        rows = list(csv.DictReader(path.open(encoding="ascii"))) if path.exists() else []
+        if len(rows) < steps:
+            how = "its optimizer steps" if training.trainer_steps == "hook" else "calls in its code"
+            return f"{ended} {how} tell {len(rows)} of {steps} steps of rank {rank}"
+        for row in rows:
+            tokens[row["step"]] += int(float(row["tokens"]))
+    batch = training.global_batch_size * cell.model.sequence_length
+    for step, told in tokens.items():
+        if told != batch:
+            return f"{ended} its ranks tell {told} tokens in step {step}, and the batch has {batch}"
+    return ""
 
 
 def _is_after(end: RankEnd, stopped: StopRecord | None) -> bool:

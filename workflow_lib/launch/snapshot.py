@@ -23,6 +23,8 @@ _PACKAGE = Path(__file__).parents[1]
 RUN_BY_JOBS = (
     *("launch.job.node", "launch.job.rank", "node_check"),
     *("telemetry.__main__", "telemetry.limits", "trainers.native.__main__"),
+    # The hook is read as a file.
+    *("trainers.foreign", "measure.sitecustomize", "measure.triptych_steps"),
 )
 
 

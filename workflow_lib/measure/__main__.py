@@ -20,6 +20,7 @@ from workflow_lib.measure import (
     attach,
     conclude,
     export,
+    hook,
     ingest,
     preflight,
     sampling,
@@ -31,9 +32,6 @@ from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import LogSteps, PatternError, compiled, own_log
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
-
-#: copied to the run, for Python of the command to find; they import nothing of this package
-_HOOK_FILES = ("sitecustomize.py", "triptych_steps.py")
 
 #: so much may be unseen at the end of a job that was killed whole
 _LOST_S = 1.0
@@ -178,22 +176,13 @@ def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) ->
 def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, str]:
     if options.steps != "hook":
         return os.environ
-    hook = paths.directory / "hook"
-    hook.mkdir()
-    for name in _HOOK_FILES:
-        (hook / name).write_bytes(_packaged(name))
+    directory = paths.directory / "hook"
+    directory.mkdir()
     search = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
-        "PYTHONPATH": f"{hook}{os.pathsep}{search}" if search else str(hook),
-        "TRIPTYCH_STEPS": str(paths.steps),
-        "TRIPTYCH_WARMUP_STEPS": str(options.warmup_steps),
+        **hook.environment(directory, paths.steps, options.warmup_steps, search),
     }
-
-
-def _packaged(name: str) -> bytes:
-    """A file beside this one, from the directory or the zip that it is in."""
-    return bytes(globals()["__loader__"].get_data(str(Path(__file__).parent / name)))
 
 
 def _sample(arguments: Sequence[str]) -> int:
@@ -209,7 +198,7 @@ def _sample(arguments: Sequence[str]) -> int:
 
 
 def _print_steps(_: Sequence[str]) -> int:
-    print(_packaged("triptych_steps.py").decode(), end="")
+    print(hook.packaged("triptych_steps.py").decode(), end="")
     return 0
 
 

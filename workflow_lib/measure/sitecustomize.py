@@ -60,7 +60,9 @@ class _Watch:
             if self._recorder is None:
                 import triptych_steps
 
-                self._recorder = triptych_steps.Recorder("hook-rank")
+                # In a cell of a sweep it alone tells the steps.
+                of_cell = "TRIPTYCH_STEPS_SEEN" in os.environ
+                self._recorder = triptych_steps.Recorder("rank" if of_cell else "hook-rank")
             mark = self._recorder.mark()
             # Nobody knows when the first step began.
             if self._latest is not None:
@@ -129,7 +131,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if os.environ.get("TRIPTYCH_STEPS"):
+if os.environ.get("TRIPTYCH_STEPS") and os.environ.get("TRIPTYCH_STEPS_SEEN", "hook") == "hook":
     sys.meta_path.insert(0, _Finder())
 
 # The sitecustomize that this one hides, if there is one.

@@ -30,7 +30,14 @@ from collections import deque
 #: set by ``triptych measure``: where ranks write, and how many steps are warm-up
 _DIRECTORY = os.environ.get("TRIPTYCH_STEPS", "")
 _WARMUP_STEPS = int(os.environ.get("TRIPTYCH_WARMUP_STEPS", "0"))
+#: set for a cell of a sweep: how many steps count, and the tokens of each on this rank
+_MOST_STEPS = int(os.environ.get("TRIPTYCH_STEPS_MOST", "0"))
+_TOKENS = os.environ.get("TRIPTYCH_TOKENS")
 _COLUMNS = ("step", "phase", "started_unix_s", "ended_unix_s", "tokens", "loss", "skipped", "parts")
+if _MOST_STEPS:
+    _COLUMNS = ("step", "phase", "started_unix_s", "ended_unix_s", "loss", "tokens")
+#: what the job tells of the rank
+_RANK = json.loads(os.environ.get("TRIPTYCH_RANK") or "{}")
 _IMPORTED_UNIX_S = time.time()
 #: so many marks tell when the first one was by the host's clock, well enough
 _MARKS_FOR_CLOCK = 8
@@ -136,6 +143,7 @@ class Recorder:
             "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0],
             "pid": os.getpid(),
             "started_unix_s": _IMPORTED_UNIX_S,
+            **_RANK,
         }
         if self._cuda is not None:
             properties = self._cuda.get_device_properties(self._cuda.current_device())
@@ -155,11 +163,21 @@ class Recorder:
             self._steps.popleft()
             if started.seconds is None:
                 continue  # given up as the GPU was too far behind
-            measured = "measured" if self._number >= _WARMUP_STEPS else "warmup"
+            if _MOST_STEPS and self._number >= _MOST_STEPS:
+                continue
             ends = [f"{name}={self._unix(at)}" for name, at in parts if at.seconds is not None]
-            row = [self._number, measured, self._unix(started), self._unix(ended), tokens, loss]
-            row += [int(skipped), ";".join(ends)]
-            self._rows.writerow(["" if value is None else value for value in row])
+            row = {
+                "step": self._number,
+                "phase": "measured" if self._number >= _WARMUP_STEPS else "warmup",
+                "started_unix_s": self._unix(started),
+                "ended_unix_s": self._unix(ended),
+                "tokens": _TOKENS if tokens is None else tokens,
+                "loss": loss,
+                "skipped": int(skipped),
+                "parts": ";".join(ends),
+            }
+            known = (row[name] for name in _COLUMNS)
+            self._rows.writerow(["" if value is None else value for value in known])
             self._file.flush()
             self._number += 1
 

@@ -14,9 +14,13 @@ from workflow_lib.records.degrees import Degrees
 
 Precision = Literal["bf16", "fp32", "fp8"]
 Recomputation = Literal["none", "selective", "full"]
-Backend = Literal["deepspeed", "torch"]
+Backend = Literal["deepspeed", "torch", "own"]
 Workload = Literal["pretrain", "lora", "inference"]
 Routing = Literal["dropless", "balanced"]
+
+
+#: the trainer of this repository
+NATIVE = "native"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +122,7 @@ class Training:
     backend: Annotated[
         Backend,
         Axis(
-            "what trains, or generates: deepspeed or torch",
+            "what trains, or generates: deepspeed or torch; own where another trainer does",
             "option",
             says_itself=True,
             word=lambda backend: "torch" if backend == "torch" else "",
@@ -166,6 +170,38 @@ class Training:
             since=9,
         ),
     ] = False
+
+    trainer: Annotated[
+        str,
+        Axis(
+            "the program that trains: native, or the name of config/trainers/<trainer>.yaml",
+            "option",
+            says_itself=True,
+            word=lambda trainer: "" if trainer == "native" else trainer,
+            since=11,
+        ),
+    ] = NATIVE
+    trainer_definition: Annotated[
+        str | None,
+        Axis(
+            "eight digits of a SHA-256 over what that file says, and over the files that it lists; "
+            "null where the trainer is native",
+            "option",
+            detail_of="trainer",
+            since=11,
+        ),
+    ] = None
+    trainer_command: Annotated[
+        tuple[str, ...],
+        Axis("the command of each rank; null where the trainer is native", "analysis", since=11),
+    ] = ()
+    trainer_steps: Annotated[
+        str, Axis("how steps are seen: hook or calls", "analysis", since=11)
+    ] = "hook"
+    trainer_files: Annotated[
+        tuple[str, ...],
+        Axis("its files, each with eight digits of its SHA-256", "analysis", since=11),
+    ] = ()
 
     @property
     def held_precision(self) -> Precision:

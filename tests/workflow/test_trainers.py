@@ -1,0 +1,102 @@
+"""Cells that other programs train, from a sweep to its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+from tests.workflow.conftest import LONGEST_TEST_S, Checkout
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_TEST_S)]
+
+LOOP = """import sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for number in range(int(sys.argv[1])):
+    model(torch.randn(8, 64)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+CALLS = """import sys
+import time
+import triptych_steps
+
+for number in range(int(sys.argv[1])):
+    with triptych_steps.step(tokens=int(sys.argv[2])):
+        time.sleep(0.05)
+"""
+#: what the programs above have by themselves
+HAVE = {
+    "model": ["llama3-tiny"],
+    "sequence_length": [128],
+    "micro_batch_size": [2],
+    "global_batch_size": [8],
+    "precision": ["fp32"],
+    "zero_stage": [1],
+}
+#: trainer → its command after Python, and how its steps are seen
+TRAINERS = {
+    "loop": (["programs/loop.py", "{steps}"], "hook"),
+    "calls": (["programs/calls.py", "{steps}", "512"], "calls"),
+    "other-tokens": (["programs/calls.py", "{steps}", "511"], "calls"),
+    "too-few": (["programs/calls.py", "3", "512"], "calls"),
+    "no-step": (["-c", "pass"], "hook"),
+    "dies": (["-c", "raise OSError('no such corpus')"], "hook"),
+    "not-there": (["programs/nothing.py"], "hook"),
+}
+
+
+def trainers(checkout: Checkout) -> None:
+    """Write the programs and their files."""
+    for name, text in (("loop", LOOP), ("calls", CALLS)):
+        path = checkout.directory / f"programs/{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    directory = checkout.directory / "config/trainers"
+    directory.mkdir(exist_ok=True)
+    for name, (words, steps) in TRAINERS.items():
+        spec = {"description": name, "command": ["{python}", *words], "steps": steps}
+        spec |= {"accepts": HAVE, "files": [w for w in words if Path(w).stem in ("loop", "calls")]}
+        (directory / f"{name}.yaml").write_text(yaml.safe_dump(spec))
+
+
+def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) -> None:
+    trainers(checkout)
+    names = ["native", *TRAINERS]
+    matrix = [{"models": "llama3-tiny", "dp": 2, "trainer": names}]
+    checkout.write_sweep(matrix=matrix)
+    done = checkout.snakemake("results/sweeps/tiny/report.html", "--keep-going")
+    assert done.returncode != 0
+    runs = pl.read_parquet(checkout.directory / "results/sweeps/tiny/runs.parquet")
+    rows = {row["trainer"]: row for row in runs.to_dicts()}
+    outcomes = {name: row["outcome"] for name, row in rows.items()}
+    assert outcomes == {
+        **dict.fromkeys(("native", "loop", "calls"), "completed"),
+        **dict.fromkeys(("other-tokens", "too-few", "no-step", "dies", "not-there"), "error"),
+    }
+    assert "1022 tokens" in rows["other-tokens"]["cause"]
+    assert "3 of 5 steps" in rows["too-few"]["cause"]
+    assert "0 of 5 steps" in rows["no-step"]["cause"]
+    assert "no such corpus" in rows["dies"]["cause"]
+    assert "nothing.py" in rows["not-there"]["cause"]
+    for name in ("loop", "calls"):
+        row = rows[name]
+        assert (row["counted_steps"], row["backend"]) == (4, "own")
+        assert row["energy_per_token_j"] > 0
+        assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
+        assert row["memory_estimate_error"] is None
+    assert rows["calls"]["step_time_s"] == pytest.approx(0.05, rel=0.5)
+    # A program that has changed is another cell, and the one that waits is not run with it.
+    checkout.edit("programs/loop.py", "lr=0.01", "lr=0.02")
+    assert ("run", "llama3-tiny") in checkout.planned_jobs()

@@ -1,0 +1,49 @@
+"""``config/trainers``: programs of others that train the cells of a sweep."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from workflow_lib.config.fields import PathText, Strict, Text
+
+
+def _plain_placeholders(word: str) -> str:
+    """The word, unless its braces do not make placeholders. Raises ValueError."""
+    try:
+        for _, name, form, conversion in string.Formatter().parse(word):
+            if name is not None and (form or conversion or not name.isidentifier()):
+                raise ValueError(f"{{{name}}} is no name")
+    except ValueError as error:
+        raise ValueError(
+            f"{word!r}: {error}; write placeholders as {{tp}}, and braces themselves twice"
+        ) from None
+    return word
+
+
+Word = Annotated[Text, AfterValidator(_plain_placeholders)]
+Value = str | int | float | bool
+
+
+class TrainerSpec(Strict):
+    """``config/trainers/<name>.yaml``: a program that trains, and what it can be told."""
+
+    description: Text
+    """One line on the trainer."""
+    command: tuple[Word, ...] = Field(strict=False, min_length=1)
+    """The words of each rank's command, without a shell. {python} is the platform's Python; other
+    placeholders are a cell's, as {tp} or {micro_batch_size}. Ranks are started as by torchrun."""
+    steps: Literal["hook", "calls"] = "hook"
+    """How steps are seen: by torch's optimizer hook, without a change of the program, or by its
+    calls of triptych_steps. The hook cannot see when the first step begins, so that {steps} is one
+    more with it."""
+    accepts: Mapping[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]] = {}
+    """Axis → the values that the program can have, as `precision: [bf16]`. Of an axis that is
+    neither here nor in the command it has the usual value. A cell with another value is refused."""
+    files: tuple[PathText, ...] = Field(default=(), strict=False)
+    """Files of the program, from the repository's directory. If one changes, cells are others."""
+    differs: Text = "not told"
+    """What differs from this repository's own trainer: data, initial weights, precision."""

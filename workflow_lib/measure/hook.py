@@ -1,0 +1,31 @@
+"""The hook that sees a program's optimizer steps, and the variables that bring it in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+FILES = ("sitecustomize.py", "triptych_steps.py")
+
+
+def packaged(name: str) -> bytes:
+    """A file beside this one, from the directory or the zip that it is in."""
+    return bytes(globals()["__loader__"].get_data(str(Path(__file__).parent / name)))
+
+
+def environment(
+    directory: Path, steps: Path, warmup_steps: int, search: str | None
+) -> Mapping[str, str]:
+    """Put the hook into ``directory``, where others may do the same at once; returns the variables
+    of a program that writes its steps to ``steps``. ``search`` is its own PYTHONPATH. Raises
+    OSError."""
+    for name in FILES:
+        draft = directory / f"{name}.{os.getpid()}"
+        draft.write_bytes(packaged(name))
+        draft.replace(directory / name)
+    return {
+        "PYTHONPATH": f"{directory}{os.pathsep}{search}" if search else str(directory),
+        "TRIPTYCH_STEPS": str(steps),
+        "TRIPTYCH_WARMUP_STEPS": str(warmup_steps),
+    }

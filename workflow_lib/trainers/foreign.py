@@ -1,0 +1,207 @@
+"""Cells that another program trains: its command, and one rank of it.
+
+The planner makes the command and says why a trainer cannot run a cell. In the job
+
+    python -m workflow_lib.trainers.foreign CELL_JSON
+
+becomes the command, once for each rank, with the variables of torchrun. ``triptych_steps`` in it,
+or its hook, then leaves the files of the contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import string
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from workflow_lib.measure import hook
+from workflow_lib.records import axes
+from workflow_lib.records.bounds import FACTORS
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.files import read_record
+from workflow_lib.records.model import Model
+from workflow_lib.records.paths import RunPaths, boot_id, code_sha256, job_id
+from workflow_lib.records.reading import RecordError
+from workflow_lib.records.training import Training
+from workflow_lib.safety import private_directory
+from workflow_lib.trainers.native import launch as launching
+
+#: axis → what a trainer does that is not told of it
+_UNTOLD: Mapping[str, Any] = {
+    **{name: 1 for name in FACTORS if name != "dp"},
+    **{"virtual_stages": 1, "schedule": "1f1b", "stage_layers": (), "gpu_order": ()},
+    **{"recomputation": "none", "overlap": False, "compile": False, "routing": None},
+    **{"sequence_parallel": False, "workload": "pretrain", "ep": 1, "gpu_uuids": ()},
+    "data": "synthetic",
+}
+#: axes of which a trainer has to be told, or to accept the value. Of learning rate, weight decay,
+#: and seed it need not: they do not change how it computes
+_MUST_BE_TOLD = (
+    *("model", "sequence_length"),
+    *("micro_batch_size", "global_batch_size", "precision", "zero_stage"),
+)
+#: placeholder → the axis that it tells, too
+_TELL = {"micro_batches": "global_batch_size", "layers": "model"}
+
+
+def placeholders(
+    model: Model, data: str, degrees: Degrees, training: Training
+) -> dict[str, str | int | float | bool]:
+    """Name → value, of all that a command may be told; {python} is filled in by the job."""
+    steps = training.warmup_steps + training.measured_steps
+    told = {
+        **_plain(model, axes.fields(Model)),
+        **_plain(degrees, axes.fields(Degrees)),
+        **{name: getattr(degrees, name) for name in FACTORS},
+        **_plain(training, axes.fields(Training)),
+        "model": model.name,
+        "data": data,
+        "layers": model.layers,
+        "ranks": degrees.world_size,
+        "micro_batches": training.micro_batches(degrees.dp),
+        "tokens_per_step": training.global_batch_size * model.sequence_length,
+        "steps": steps + (training.trainer_steps == "hook"),
+        "python": "{python}",
+    }
+    for name in ("backend", "trainer", "measured_steps"):
+        told.pop(name, None)
+    return {name: value for name, value in told.items() if isinstance(value, (str, int, float))}
+
+
+def _plain(record: Any, fields: Sequence[axes.Field]) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields}
+
+
+def words_of(command: Sequence[str], told: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command with its placeholders filled in, booleans as true and false. Raises KeyError for
+    a placeholder that no cell has."""
+    shown = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in told.items()}
+    return tuple(word.format_map(shown) for word in command)
+
+
+class Told(NamedTuple):
+    """What a trainer's file says; see config.TrainerSpec."""
+
+    name: str
+    command: Sequence[str]
+    accepts: Mapping[str, Sequence[Any]]
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """The names in its command."""
+        parsed = (string.Formatter().parse(word) for word in self.command)
+        return frozenset(name for parts in parsed for _, name, _, _ in parts if name)
+
+
+def refusal(
+    told: Told, model: Model, data: str, degrees: Degrees, training: Training
+) -> str | None:
+    """Why a trainer cannot run a cell: the command does not name an axis, and the cell's value is
+    none that the trainer has by itself. None if it can."""
+    file = f"config/trainers/{told.name}.yaml"
+    known = placeholders(model, data, degrees, training)
+    for wrong in sorted({*told.placeholders, *told.accepts} - known.keys() - _UNTOLD.keys()):
+        return f"{file}: no cell has {wrong!r}; it has {', '.join(sorted(known))}"
+    named = told.placeholders | {of for name, of in _TELL.items() if name in told.placeholders}
+    for axis in dict.fromkeys((*_UNTOLD, *_MUST_BE_TOLD, *told.accepts)):
+        value = known[axis] if axis in known else _of(axis, model, degrees, training)
+        if axis in told.accepts:
+            own = tuple(told.accepts[axis])
+        elif axis in named:
+            continue
+        else:
+            own = (_UNTOLD[axis],) if axis in _UNTOLD else ()
+        if value not in own:
+            has = f"has {axis} {', '.join(map(str, own))}" if own else f"is not told {axis}"
+            return (
+                f"trainer {told.name} {has}, and the cell {value}: put {{{axis}}} into its "
+                f"command, or the values that it can have under accepts, in {file}"
+            )
+    return None
+
+
+def _of(axis: str, *records: Any) -> Any:
+    return next(getattr(record, axis) for record in records if hasattr(record, axis))
+
+
+def digits_of(files: Sequence[str]) -> tuple[str, ...]:
+    """Each file and eight digits of its SHA-256, as ``train.py=1a2b3c4d``. Raises OSError."""
+    return tuple(f"{f}={hashlib.sha256(Path(f).read_bytes()).hexdigest()[:8]}" for f in files)
+
+
+def definition(spec: Mapping[str, Any], files: Sequence[str]) -> str:
+    """Eight digits over what a trainer's file says, and over the digits of its files."""
+    text = json.dumps([spec, *files], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Become one rank's command. Returns the exit code if it cannot be started."""
+    (path,) = sys.argv[1:] if arguments is None else arguments
+    try:
+        _become(read_record(Path(path), Cell), RunPaths(Path(path).resolve().parent))
+    except (RecordError, ValueError, OSError) as error:
+        print(f"training: {error}", file=sys.stderr)
+        return 1
+
+
+def _become(cell: Cell, paths: RunPaths) -> NoReturn:
+    training, launch = cell.training, launching.detect()
+    launching.check(launch, cell.degrees)
+    planned = training.trainer_files
+    now = digits_of([file.rpartition("=")[0] for file in planned])
+    if changed := [file for file in planned if file not in now]:
+        raise ValueError(
+            f"{changed[0].rpartition('=')[0]} is not as it was when the cell was planned; run the "
+            "sweep again, which plans new cells"
+        )
+    words = words_of(training.trainer_command, {"python": sys.executable})
+    tokens = training.global_batch_size * cell.model.sequence_length
+    search = os.environ.get("PYTHONPATH", "")
+    environment = {
+        **os.environ,
+        **hook.environment(
+            private_directory(Path(tempfile.gettempdir()), "triptych-hook"),
+            paths.steps,
+            training.warmup_steps,
+            search,
+        ),
+        "TRIPTYCH_STEPS_SEEN": training.trainer_steps,
+        "TRIPTYCH_STEPS_MOST": str(training.warmup_steps + training.measured_steps),
+        # A rank that does not say of which replica it is has its share of the batch.
+        "TRIPTYCH_TOKENS": str(tokens // cell.degrees.world_size),
+        "TRIPTYCH_RANK": json.dumps(
+            {
+                **{"started_unix_s": time.time(), "boot_id": boot_id()},
+                **{"job_id": job_id(), "code_sha256": code_sha256()},
+            }
+        ),
+        "RANK": str(launch.rank),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_RANK": str(launch.local_rank),
+        "LOCAL_WORLD_SIZE": str(launch.local_world_size),
+        "MASTER_ADDR": launch.master_address,
+        "MASTER_PORT": str(launch.master_port),
+    }
+    # The job keeps Python from searching the working directory and that of scripts.
+    environment.pop("PYTHONSAFEPATH", None)
+    paths.steps.mkdir(exist_ok=True)
+    try:
+        os.execvpe(words[0], words, environment)
+    except OSError as error:
+        raise ValueError(
+            f"{words[0]} of trainer {training.trainer} cannot be started: {error.strerror}; see "
+            f"config/trainers/{training.trainer}.yaml"
+        ) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
