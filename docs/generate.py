@@ -109,6 +109,7 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Rotary scaling", config.RotaryScaling),
     ("Published", config.Published),
     ("Data", config.DataSpec),
+    ("Trainer", config.TrainerSpec),
     ("Sweep", config.SweepSpec),
     ("Protocol", config.Protocol),
     ("Cool-down", config.CoolDown),

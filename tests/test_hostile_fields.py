@@ -16,7 +16,15 @@ from pydantic import BaseModel
 
 from tests.conftest import ROOT, load_sound
 from tests.hostile import HOSTILE
-from workflow_lib.config import DataSpec, Invocation, ModelSpec, Platform, Strict, SweepSpec
+from workflow_lib.config import (
+    DataSpec,
+    Invocation,
+    ModelSpec,
+    Platform,
+    Strict,
+    SweepSpec,
+    TrainerSpec,
+)
 from workflow_lib.study import ConfigError, checked
 
 #: in a place: the key of a mapping, where others are names of fields, or 0 for an entry of a list
@@ -33,6 +41,7 @@ WHOLE: dict[type[Strict], dict[str, Any]] = {
     SweepSpec: yaml.safe_load((ROOT / "config/sweeps/demo.yaml").read_text("utf-8"))
     | {"exclude": [{"tp": 2}]},
     Invocation: yaml.safe_load((ROOT / "config/config.yaml").read_text("utf-8")),
+    TrainerSpec: yaml.safe_load((ROOT / "config/trainers/transformers.yaml").read_text("utf-8")),
 }
 WHOLE[SweepSpec]["protocol"]["cool_down"] = {"within_c": 5.0, "limit_s": 60.0}
 WHOLE[SweepSpec]["matrix"][0]["cool_down"] = {"within_c": 5.0, "limit_s": 60.0}
@@ -79,6 +88,17 @@ FOLLOWED = {
     "SweepSpec.exclude.0.model.0": "looked up",
     "SweepSpec.exclude.0.data": "looked up",
     "SweepSpec.exclude.0.data.0": "looked up",
+    "SweepSpec.training.trainer": "looked up",
+    "SweepSpec.training.trainer.0": "looked up",
+    "SweepSpec.matrix.0.trainer": "looked up",
+    "SweepSpec.matrix.0.trainer.0": "looked up",
+    "SweepSpec.exclude.0.trainer": "looked up",
+    "SweepSpec.exclude.0.trainer.0": "looked up",
+    "TrainerSpec.description": "nowhere",
+    "TrainerSpec.command.0": "tests/workflow/test_trainers.py",
+    "TrainerSpec.accepts.NAME.0": "tests/test_trainers.py",
+    "TrainerSpec.files.0": "tests/test_trainers.py",
+    "TrainerSpec.differs": "nowhere",
 }
 
 

@@ -236,6 +236,7 @@ def check_references(sweep: SweepSpec, study: Study) -> None:
     for place, out in ((f"exclude.{number}", each) for number, each in enumerate(sweep.exclude)):
         named.append((f"{place}.data", out.data, "data", study.data))
         named.append((f"{place}.model", out.model, "model", study.models))
+        named.append((f"{place}.trainer", out.trainer, "trainer", trainers))
         # A sweep for all platforms may leave out one that is not there, as in an archive.
         if not sweep.is_for_all:
             named.append((f"{place}.platform", out.platform, *own))

@@ -28,10 +28,12 @@ for number in range(int(sys.argv[1])):
     optimizer.zero_grad()
 dist.destroy_process_group()
 """
-CALLS = """import sys
+CALLS = """import pathlib
+import sys
 import time
 import triptych_steps
 
+pathlib.Path("said.txt").write_text(sys.argv[3])
 for number in range(int(sys.argv[1])):
     with triptych_steps.step(tokens=int(sys.argv[2])):
         time.sleep(0.05)
@@ -45,12 +47,14 @@ HAVE = {
     "precision": ["fp32"],
     "zero_stage": [1],
 }
+#: no shell sees it
+HOSTILE = "$(touch touched) `touch touched`; touch 'touched' \"&\" |\\ *"
 #: trainer → its command after Python, and how its steps are seen
 TRAINERS = {
     "loop": (["programs/loop.py", "{steps}"], "hook"),
-    "calls": (["programs/calls.py", "{steps}", "512"], "calls"),
-    "other-tokens": (["programs/calls.py", "{steps}", "511"], "calls"),
-    "too-few": (["programs/calls.py", "3", "512"], "calls"),
+    "calls": (["programs/calls.py", "{steps}", "512", HOSTILE], "calls"),
+    "other-tokens": (["programs/calls.py", "{steps}", "511", HOSTILE], "calls"),
+    "too-few": (["programs/calls.py", "3", "512", HOSTILE], "calls"),
     "no-step": (["-c", "pass"], "hook"),
     "dies": (["-c", "raise OSError('no such corpus')"], "hook"),
     "not-there": (["programs/nothing.py"], "hook"),
@@ -96,6 +100,8 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
         assert row["energy_per_token_j"] > 0
         assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
         assert row["memory_estimate_error"] is None
+    assert (checkout.directory / "said.txt").read_text() == HOSTILE
+    assert not (checkout.directory / "touched").exists()
     assert rows["calls"]["step_time_s"] == pytest.approx(0.05, rel=0.5)
     # A program that has changed is another cell, and the one that waits is not run with it.
     checkout.edit("programs/loop.py", "lr=0.01", "lr=0.02")

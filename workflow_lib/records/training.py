@@ -186,7 +186,7 @@ class Training:
         Axis(
             "eight digits of a SHA-256 over what that file says, and over the files that it lists; "
             "null where the trainer is native",
-            "option",
+            "work",
             detail_of="trainer",
             since=11,
         ),

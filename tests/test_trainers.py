@@ -1,0 +1,139 @@
+"""What a trainer of others is told of a cell, and which cells it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflow_lib.cells import PlannedCell, expand_study
+from workflow_lib.study import load_study
+from workflow_lib.trainers import foreign
+
+SWEEP = {
+    "description": "A trainer of others",
+    "platforms": ["local"],
+    "repeats": 1,
+    "data": "synthetic",
+    "protocol": {
+        **{"warmup_steps": 2, "measured_steps": 8},
+        **{"idle_baseline_s": 0, "sample_rate_hz": 10, "profiled_steps": 2},
+    },
+    "training": {
+        **{"zero_stage": 0, "micro_batch_size": 2, "global_batch_size": 8, "precision": "fp32"},
+        **{"recomputation": "none", "overlap": False, "learning_rate": 1.0e-3, "seed": 1},
+    },
+}
+WORDS = ["{python}", "x.py", "{layers}x{hidden_size}", "{sequence_length}", "{{{tp}}}", "{compile}"]
+WORDS += ["{micro_batches}", "{micro_batch_size}", "{zero_stage}", "{precision}", "{steps}"]
+
+Planned = Callable[..., PlannedCell]
+
+
+@pytest.fixture
+def planned(study_directory: Path) -> Planned:
+    """Plans one cell of a trainer ``mine``, with these axes and keys of its file."""
+
+    def plan(axes: dict[str, Any] | None = None, **keys: Any) -> PlannedCell:
+        spec = {"description": "mine", "command": WORDS, **keys}
+        (study_directory / "trainers/mine.yaml").write_text(yaml.safe_dump(spec))
+        entry = {"models": "llama3-tiny", "dp": 2, "trainer": "mine", **(axes or {})}
+        path = study_directory / "sweeps/one.yaml"
+        path.write_text(yaml.safe_dump(SWEEP | {"matrix": [entry]}))
+        (cell,) = expand_study(load_study(study_directory))["one"].cells
+        return cell
+
+    return plan
+
+
+def test_a_command_is_told_the_cell(planned: Planned) -> None:
+    cell = planned()
+    assert cell.reason is None
+    words = ("{python}", "x.py", "4x128", "128", "{1}", "false", "2", "2", "0", "fp32", "11")
+    # The hook cannot see when the first step begins, so that there is one more.
+    assert cell.cell.training.trainer_command == words
+    assert planned(steps="calls").cell.training.trainer_command[-1] == "10"
+    assert foreign.words_of(["{python}", "a{python}"], {"python": "py"}) == ("py", "apy")
+
+
+def test_nothing_is_estimated_of_another_trainers_memory_and_it_is_not_profiled(
+    planned: Planned,
+) -> None:
+    cell = planned()
+    assert cell.estimate is not None
+    assert cell.estimate.memory is None
+    assert cell.runs == (1,)
+    assert cell.cell.training.backend == "own"
+
+
+@pytest.mark.parametrize(
+    ("axes", "keys", "axis"),
+    [
+        ({"recomputation": "full"}, {}, "recomputation"),
+        ({"overlap": True}, {}, "overlap"),
+        ({"pp": 2, "dp": 1}, {}, "pp"),
+        ({"data": "python-sources"}, {}, "data"),
+        ({"precision": "bf16"}, {"accepts": {"precision": ["fp32"]}}, "precision"),
+        ({"zero_stage": 3}, {"accepts": {"zero_stage": [0, 1]}}, "zero_stage"),
+        ({}, {"command": ["x.py", "{layers}"]}, "sequence_length"),
+        ({}, {"command": [*WORDS, "{banana}"]}, "banana"),
+        ({}, {"accepts": {"banana": [1]}}, "banana"),
+        ({"models": "mixtral-tiny"}, {}, "routing"),
+        ({"workload": "inference"}, {}, "workload"),
+    ],
+)
+def test_a_cell_that_a_trainer_is_not_told_cannot_run(
+    planned: Planned, axes: dict[str, Any], keys: dict[str, Any], axis: str
+) -> None:
+    cell = planned(axes, **keys)
+    assert cell.reason is not None
+    assert axis in cell.reason
+    assert "config/trainers/mine.yaml" in cell.reason
+
+
+@pytest.mark.parametrize(
+    ("axes", "keys"),
+    [
+        ({"recomputation": "full"}, {"accepts": {"recomputation": ["full"]}}),
+        ({"tp": 2, "dp": 1, "sequence_parallel": False}, {}),
+        ({"data": "python-sources"}, {"accepts": {"data": ["python-sources"]}}),
+    ],
+)
+def test_what_it_is_told_or_has_by_itself_can_run(
+    planned: Planned, axes: dict[str, Any], keys: dict[str, Any]
+) -> None:
+    assert planned(axes, **keys).reason is None
+
+
+def test_a_cell_is_another_if_the_trainers_file_or_program_changes(
+    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.py").write_text("pass")
+    ids = {planned(files=["x.py"]).cell.id, planned(files=["x.py"], steps="calls").cell.id}
+    Path("x.py").write_text("pass # changed")
+    ids |= {planned(files=["x.py"]).cell.id, planned({"trainer": "native"}).cell.id}
+    assert len(ids) == 4
+    assert sum("mine" in each for each in ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("axes", "keys", "key"),
+    [
+        ({}, {"files": ["nothing.py"]}, "nothing.py"),
+        ({}, {"command": ["{tp.__class__}"]}, "command"),
+        ({}, {"command": ["{tp!r}"]}, "command"),
+        ({}, {"command": ["{"]}, "command"),
+        ({}, {"command": []}, "command"),
+        ({"trainer": "yours"}, {}, "matrix.0.trainer"),
+    ],
+)
+def test_a_mistake_is_told_by_file_and_key(
+    planned: Planned, axes: dict[str, Any], keys: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ValueError, match="yaml") as refused:
+        planned(axes, **keys)
+    assert key in str(refused.value)
