@@ -220,6 +220,8 @@ def test_a_sweep_can_exclude_by_every_option_and_degree():
     settable = {
         name
         for name, axis in AXES.items()
-        if axis.part in ("degrees", "training") and axis.role != "protocol"
+        if axis.part in ("degrees", "training")
+        and axis.role != "protocol"
+        and axis.field.axis.detail_of != "trainer"
     }
     assert settable <= Exclusion.model_fields.keys()

@@ -29,7 +29,7 @@ def test_its_modules_are_those_that_scripts_run():
     mains = {
         f"{name}.__main__" if (package / name.replace(".", "/")).is_dir() else name for name in run
     }
-    hook = {"measure.sitecustomize", "measure.triptych_steps"}  # read as files
+    hook = {"trainers.sitecustomize", "trainers.triptych_steps"}  # read as files
     assert mains | hook == {*snapshot.RUN_BY_JOBS}
 
 

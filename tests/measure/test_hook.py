@@ -97,7 +97,7 @@ def beside(directory: Path) -> Path:
     """The directory, with the files that measure copies beside a command."""
     directory.mkdir()
     for name in HOOK:
-        shutil.copy(ROOT / "workflow_lib/measure" / name, directory)
+        shutil.copy(ROOT / "workflow_lib/trainers" / name, directory)
     return directory
 
 

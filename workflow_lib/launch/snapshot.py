@@ -24,7 +24,7 @@ RUN_BY_JOBS = (
     *("launch.job.node", "launch.job.rank", "node_check"),
     *("telemetry.__main__", "telemetry.limits", "trainers.native.__main__"),
     # The hook is read as a file.
-    *("trainers.foreign", "measure.sitecustomize", "measure.triptych_steps"),
+    *("trainers.foreign_rank", "trainers.sitecustomize", "trainers.triptych_steps"),
 )
 
 

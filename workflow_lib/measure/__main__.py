@@ -20,7 +20,6 @@ from workflow_lib.measure import (
     attach,
     conclude,
     export,
-    hook,
     ingest,
     preflight,
     sampling,
@@ -32,6 +31,7 @@ from workflow_lib.measure.command import Command
 from workflow_lib.measure.log_steps import LogSteps, PatternError, compiled, own_log
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
+from workflow_lib.trainers import hook
 
 #: so much may be unseen at the end of a job that was killed whole
 _LOST_S = 1.0

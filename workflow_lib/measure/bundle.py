@@ -13,12 +13,12 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-from workflow_lib.measure import hook
+from workflow_lib.trainers import hook
 
 ROOT = Path(__file__).parents[2]
 ENTRY = "workflow_lib.measure.__main__"
 #: files that are copied beside the command
-HOOK = tuple(f"workflow_lib/measure/{name}" for name in hook.FILES)
+HOOK = tuple(f"workflow_lib/trainers/{name}" for name in hook.FILES)
 BINDING = "nvidia-ml-py"
 _MAIN = f"import sys\n\nfrom {ENTRY} import run\n\nsys.exit(run(sys.argv[1:]))\n"
 _SHEBANG = b"#!/usr/bin/env python3\n"

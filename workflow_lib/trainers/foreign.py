@@ -1,38 +1,19 @@
-"""Cells that another program trains: its command, and one rank of it.
-
-The planner makes the command and says why a trainer cannot run a cell. In the job
-
-    python -m workflow_lib.trainers.foreign CELL_JSON
-
-becomes the command, once for each rank, with the variables of torchrun. ``triptych_steps`` in it,
-or its hook, then leaves the files of the contract.
-"""
+"""Cells that another program trains: what its command is told, and which cells it cannot run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import string
-import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from workflow_lib.measure import hook
 from workflow_lib.records import axes
 from workflow_lib.records.bounds import FACTORS
-from workflow_lib.records.cell import Cell
 from workflow_lib.records.degrees import Degrees
-from workflow_lib.records.files import read_record
 from workflow_lib.records.model import Model
-from workflow_lib.records.paths import RunPaths, boot_id, code_sha256, job_id
-from workflow_lib.records.reading import RecordError
 from workflow_lib.records.training import Training
-from workflow_lib.safety import private_directory
-from workflow_lib.trainers.native import launch as launching
 
 #: axis → what a trainer does that is not told of it
 _UNTOLD: Mapping[str, Any] = {
@@ -141,67 +122,3 @@ def definition(spec: Mapping[str, Any], files: Sequence[str]) -> str:
     """Eight digits over what a trainer's file says, and over the digits of its files."""
     text = json.dumps([spec, *files], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Become one rank's command. Returns the exit code if it cannot be started."""
-    (path,) = sys.argv[1:] if arguments is None else arguments
-    try:
-        _become(read_record(Path(path), Cell), RunPaths(Path(path).resolve().parent))
-    except (RecordError, ValueError, OSError) as error:
-        print(f"training: {error}", file=sys.stderr)
-        return 1
-
-
-def _become(cell: Cell, paths: RunPaths) -> NoReturn:
-    training, launch = cell.training, launching.detect()
-    launching.check(launch, cell.degrees)
-    planned = training.trainer_files
-    now = digits_of([file.rpartition("=")[0] for file in planned])
-    if changed := [file for file in planned if file not in now]:
-        raise ValueError(
-            f"{changed[0].rpartition('=')[0]} is not as it was when the cell was planned; run the "
-            "sweep again, which plans new cells"
-        )
-    words = words_of(training.trainer_command, {"python": sys.executable})
-    tokens = training.global_batch_size * cell.model.sequence_length
-    search = os.environ.get("PYTHONPATH", "")
-    environment = {
-        **os.environ,
-        **hook.environment(
-            private_directory(Path(tempfile.gettempdir()), "triptych-hook"),
-            paths.steps,
-            training.warmup_steps,
-            search,
-        ),
-        "TRIPTYCH_STEPS_SEEN": training.trainer_steps,
-        "TRIPTYCH_STEPS_MOST": str(training.warmup_steps + training.measured_steps),
-        # A rank that does not say of which replica it is has its share of the batch.
-        "TRIPTYCH_TOKENS": str(tokens // cell.degrees.world_size),
-        "TRIPTYCH_RANK": json.dumps(
-            {
-                **{"started_unix_s": time.time(), "boot_id": boot_id()},
-                **{"job_id": job_id(), "code_sha256": code_sha256()},
-            }
-        ),
-        "RANK": str(launch.rank),
-        "WORLD_SIZE": str(launch.world_size),
-        "LOCAL_RANK": str(launch.local_rank),
-        "LOCAL_WORLD_SIZE": str(launch.local_world_size),
-        "MASTER_ADDR": launch.master_address,
-        "MASTER_PORT": str(launch.master_port),
-    }
-    # The job keeps Python from searching the working directory and that of scripts.
-    environment.pop("PYTHONSAFEPATH", None)
-    paths.steps.mkdir(exist_ok=True)
-    try:
-        os.execvpe(words[0], words, environment)
-    except OSError as error:
-        raise ValueError(
-            f"{words[0]} of trainer {training.trainer} cannot be started: {error.strerror}; see "
-            f"config/trainers/{training.trainer}.yaml"
-        ) from None
-
-
-if __name__ == "__main__":
-    sys.exit(main())
