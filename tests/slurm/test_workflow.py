@@ -18,6 +18,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import yaml
 
 from tests.slurm import study
 from workflow_lib import results
@@ -172,6 +173,21 @@ def test_a_profile_takes_a_sweep_to_its_report(
 
     again = site.snakemake(f"slurm_{platform}", "--dry-run")
     assert "Nothing to be" in again.stdout + again.stderr
+
+
+@pytest.mark.long
+def test_another_trainer_trains_over_two_nodes(site):
+    path = site.config / "sweeps/tiny.yaml"
+    sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
+    sweep["training"] |= {"trainer": "transformers", "zero_stage": 0}
+    sweep |= {"platforms": ["h200"], "matrix": [{"models": "llama3-tiny", "dp": 2}]}
+    path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    done = site.snakemake("slurm_h200")
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = pl.read_parquet(site.results / "sweeps/tiny/runs.parquet").row(0, named=True)
+    assert (row["outcome"], row["trainer"], row["nodes"]) == ("completed", "transformers", 2)
+    assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
+    assert row["energy_per_token_j"] > 0
 
 
 #: lets one job into the queue, held; then it says that there is no controller
