@@ -179,7 +179,7 @@ def test_a_profile_takes_a_sweep_to_its_report(
 def test_another_trainer_trains_over_two_nodes(site):
     path = site.config / "sweeps/tiny.yaml"
     sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
-    sweep["training"] |= {"trainer": "transformers", "zero_stage": 0}
+    sweep["training"] |= {"trainer": "transformers", "zero_stage": 0, "overlap": True}
     sweep |= {"platforms": ["h200"], "matrix": [{"models": "llama3-tiny", "dp": 2}]}
     path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
     done = site.snakemake("slurm_h200")
