@@ -9,7 +9,6 @@ from research.pages import parts
 from research.pages.tables import document
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import is_told_apart
-from workflow_lib.records.paths import SweepPaths
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant
 
@@ -34,19 +33,20 @@ def files(rebuilt: Path) -> dict[Path, str]:
     """The page of layouts and its figures, from the rebuilt archives: each path and its text."""
     found = {
         DIRECTORY / "images" / f"{sweep}.svg": (
-            _directory(rebuilt, sweep) / "figures" / f"{stem}.svg"
+            directory_of(rebuilt, sweep) / "figures" / f"{stem}.svg"
         ).read_text(encoding="utf-8")
         for sweep, (stem, _) in _FIGURES.items()
     }
     return {DIRECTORY / NAME: page(rebuilt), **found}
 
 
-def _directory(rebuilt: Path, sweep: str) -> Path:
-    return SweepPaths(rebuilt / sweep / "results" / "sweeps" / sweep).directory
+def directory_of(rebuilt: Path, sweep: str) -> Path:
+    """Where the tables and figures of a sweep are, whose archive has its name."""
+    return rebuilt / sweep / "results" / "sweeps" / sweep
 
 
 def _sides(rebuilt: Path) -> tuple[Side, Side]:
-    return read_sides(_directory(rebuilt, LAYOUTS), _directory(rebuilt, OVERLAP), ("A", "B"))
+    return read_sides(directory_of(rebuilt, LAYOUTS), directory_of(rebuilt, OVERLAP), ("A", "B"))
 
 
 def headline(rebuilt: Path) -> str:

@@ -62,10 +62,9 @@ class Measured:
     efficiency_sd: float | None = None
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text."""
-    times = [*of_runs(_runs(rebuilt)), *of_published(read_published(PUBLISHED)[0])]
-    return {findings.DIRECTORY / NAME: page(times)}
+def page(rebuilt: Path) -> str:
+    """How far hosts of the evidence, and of published runs, differ."""
+    return page_of([*of_runs(_runs(rebuilt)), *of_published(read_published(PUBLISHED)[0])])
 
 
 def _runs(rebuilt: Path) -> pl.DataFrame:
@@ -140,7 +139,7 @@ def of_published(rows: Iterable[PublishedRun]) -> Iterator[Measured]:
         )
 
 
-def page(found: Sequence[Measured]) -> str:
+def page_of(found: Sequence[Measured]) -> str:
     """How far hosts differ. Raises ValueError where the product holds another figure."""
     for waits, groups in ((False, hosts.BUSY), (True, hosts.WAITING)):
         own = tuple(each.group for each in found if each.waits == waits)

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from research.pages import findings
 from research.pages.tables import NOTICE, document, table
 from research.projection.jitter import Jitter, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
@@ -25,11 +24,6 @@ _CORRELATION = "correlation of a step with the next"
 _RANKS = (2, 8, 64, 512, 1024)
 #: ranks of a node, and the most for which the steps are enough
 _FIRST, _LAST = 8, 1024
-
-
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text."""
-    return {findings.DIRECTORY / NAME: page(rebuilt)}
 
 
 def page(rebuilt: Path) -> str:

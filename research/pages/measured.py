@@ -17,7 +17,6 @@ from pathlib import Path
 
 from scipy import stats
 
-from research.pages import findings
 from research.pages.tables import NOTICE, document, table
 from workflow_lib import audit
 
@@ -30,13 +29,8 @@ _HEADS = (
 _SLOWER = ("slower with the sampler by means, % (95 %)", "by medians, %")
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text. ``rebuilt`` is not needed."""
-    return {findings.DIRECTORY / NAME: page()}
-
-
-def page() -> str:
-    """What the archives say."""
+def page(_: Path) -> str:
+    """What the archives say; those that are rebuilt are not needed."""
     return document(
         NOTICE,
         "# Does `triptych measure` see trainers as they are?",

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from research.pages import findings
 from research.pages.parts import percent
 from research.pages.tables import NOTICE, document, table
 from research.projection import calibration
@@ -39,15 +38,15 @@ _KINDS = (
 )
 
 
-def files() -> dict[Path, str]:
-    """The page: its path and its text."""
+def page(_: Path) -> str:
+    """The page of the runs that are shipped."""
     runs = read_own()
     few = [validate_own(runs, _FIT_GPUS, times) for times in ((), None)]
     layouts = [own_stack(runs, times).residuals for times in ((), None)]
-    return {findings.DIRECTORY / NAME: page(*few, *layouts)}
+    return page_of(*few, *layouts)
 
 
-def page(
+def page_of(
     without: OwnValidation,
     measured: OwnValidation,
     without_of: Sequence[Residual],

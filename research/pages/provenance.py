@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from research.pages import findings
 from research.pages.parts import minute
 from research.pages.tables import NOTICE, document, table
 from workflow_lib.records.files import read_json, read_outcome, read_record
@@ -30,11 +29,6 @@ class Origin:
     boots: tuple[str, ...]
     commit: str
     changed: bool | None
-
-
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text."""
-    return {findings.DIRECTORY / NAME: page(rebuilt)}
 
 
 def page(rebuilt: Path) -> str:

@@ -37,16 +37,11 @@ _MEMORY = ("memory_peak_bytes", "memory_reserved_peak_bytes", "memory_used_peak_
 _BF16, _FP32 = 2, 4
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and its text."""
+def page(rebuilt: Path) -> str:
+    """The page of the tables of all sweeps."""
     sweeps = sorted(path.parent for path in rebuilt.glob("*/results/sweeps/*/runs.parquet"))
-    return {findings.DIRECTORY / NAME: page(sweeps)}
-
-
-def page(sweeps: Sequence[Path]) -> str:
-    """The page of the tables in these directories of sweeps, each ``…/results/sweeps/<sweep>``."""
-    layouts = next(sweep for sweep in sweeps if sweep.name == findings.LAYOUTS)
-    told = [
+    layouts = findings.directory_of(rebuilt, findings.LAYOUTS)
+    return document(
         findings.NOTICE,
         "# How well the runs were read",
         "These numbers are about the readings of the runs in [the archives]"
@@ -71,8 +66,7 @@ def page(sweeps: Sequence[Path]) -> str:
         costs(sweeps),
         "## Clocks of several nodes",
         clocks(sweeps),
-    ]
-    return document(*told)
+    )
 
 
 def _done(sweep: Path) -> list[Row]:
