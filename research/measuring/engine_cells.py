@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from research.plain import PLAIN
 from workflow_lib import pipelines
 from workflow_lib.cells import hardware_of
 from workflow_lib.records.cell import Cell, Data, Telemetry
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 from workflow_lib.trainers import capabilities
 
@@ -159,21 +159,14 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
                 if "RANK" not in os.environ:
                     print(f"{model.name} {degree.name}: needs {degree.world_size} GPUs, not {gpus}")
                 continue
-            plain: dict[str, Any] = {
-                "zero_stage": 1,
-                "micro_batch_size": 1,
+            plain = {
                 "global_batch_size": 4 * gpus,
-                "precision": "bf16",
-                "recomputation": "none",
-                "overlap": False,
                 "warmup_steps": options_given.warmup,
                 "measured_steps": options_given.steps,
-                "learning_rate": 1e-4,
-                "seed": 1,
                 "sequence_parallel": degree.tp > 1,
                 "routing": "dropless" if model.experts else None,
             }
-            training = Training(**{**plain, **options})
+            training = dataclasses.replace(PLAIN, **plain | options)
             if divided == "auto":
                 layers_of_stages = pipelines.layers_by_work(model, degree, training)
                 degree = dataclasses.replace(degree, stage_layers=layers_of_stages)

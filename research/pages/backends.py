@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from research.plain import PLAIN
 from workflow_lib.cells import Sweep, expand_study, view_of
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Backend, Training
+from workflow_lib.records.training import Backend
 from workflow_lib.study import Study, load_study
 from workflow_lib.trainers import capabilities
 
@@ -41,20 +42,6 @@ SWEEP = """\
 The cells of `config/sweeps/parallelism.yaml`, which repeats the study's figure 4, as the planner
 resolves them on each platform: the backend that runs a cell, or why it is infeasible.
 """
-
-#: what a row's cell is where the row does not say otherwise
-PLAIN = Training(
-    zero_stage=1,
-    micro_batch_size=1,
-    global_batch_size=8,
-    precision="bf16",
-    recomputation="none",
-    overlap=False,
-    warmup_steps=1,
-    measured_steps=1,
-    learning_rate=1e-4,
-    seed=1,
-)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from research.plain import PLAIN
 from research.projection.published import PublishedRun
 from research.projection.reading import Unusable
 from workflow_lib import memory
@@ -12,7 +14,6 @@ from workflow_lib.projection.layouts import GRADIENT_BYTES, RECOMPUTATIONS, Layo
 from workflow_lib.projection.machines import machine_names, published_machine
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 
 #: chunks per pipeline rank of a published run, if neither it nor another row of the model states
 #: them
@@ -158,19 +159,14 @@ def fits(layout: Layout) -> memory.Fit:
         dp=replicas,
         ep=layout.ep if replicas % layout.ep == 0 else 1,
     )
-    training = Training(
+    training = replace(
+        PLAIN,
         micro_batch_size=layout.micro_batch,
         global_batch_size=round(layout.micro_batches) * replicas * layout.micro_batch,
-        precision="bf16",
         zero_stage=layout.sharding,
         sequence_parallel=layout.tp > 1 and layout.sequence_parallel,
         recomputation=layout.recomputation,  # type: ignore[arg-type]
         overlap=True,
         routing="dropless" if shape.experts else None,
-        # These have no effect on memory.
-        learning_rate=1e-4,
-        seed=0,
-        warmup_steps=0,
-        measured_steps=1,
     )
     return memory.estimate(model, degrees, training).fits(layout.machine.memory_bytes)
