@@ -110,7 +110,7 @@ def _errors(*validations: OwnValidation) -> list[Errors | None]:
 
 
 def _holds(judged: JudgedRun) -> bool:
-    low, _, high = judged.time.interval(0.9)
+    low, high = judged.time.interval(0.9)
     return low <= judged.time.measured <= high
 
 

@@ -15,37 +15,16 @@ from typing import Any
 from tabulate import tabulate
 
 from research.projection.layouts import fits
-from research.projection.metrics import Coverage, Errors
+from research.projection.metrics import Coverage, Errors, Quantity
 from research.projection.splits import read_splits
 from workflow_lib.memory import Fit
 from workflow_lib.projection.gpu_power import gpu_power, levels
-from workflow_lib.projection.kinds import LEVELS, Widths
+from workflow_lib.projection.kinds import LEVELS
 from workflow_lib.projection.own_runs import OwnRun
 from workflow_lib.projection.own_stack import OwnStack, own_stack
 from workflow_lib.projection.part_times import PartTime
 from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A predicted value of a run beside the measured one."""
-
-    measured: float
-    median: float
-    #: standard deviation of the prediction's logarithm
-    sd: float
-    widths: Widths
-
-    @property
-    def error(self) -> float:
-        """The signed error divided by the measured value."""
-        return self.median / self.measured - 1
-
-    def interval(self, level: float) -> tuple[float, float, float]:
-        """Lower end, median and upper end."""
-        low, high = self.widths.interval(self.median, self.sd, level)
-        return low, self.median, high
 
 
 @dataclass(frozen=True)
@@ -163,17 +142,14 @@ def describe(done: OwnValidation) -> str:
 
 
 def _shown(quantity: Quantity) -> str:
-    low, median, high = quantity.interval(0.9)
-    return f"{median:.3f} ({low:.3f} to {high:.3f})"
+    low, high = quantity.interval(0.9)
+    return f"{quantity.median:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _summed(name: str, quantities: Sequence[Quantity], goal: float) -> dict[str, Any]:
     errors = Errors.of([quantity.error for quantity in quantities])
-    measured = [quantity.measured for quantity in quantities]
     covers = {
-        f"{level * 100:.0f} % covers (mean width)": Coverage.of(
-            [quantity.interval(level) for quantity in quantities], measured
-        )
+        f"{level * 100:.0f} % covers (mean width)": Coverage.of(quantities, level)
         for level in LEVELS
     }
     return {

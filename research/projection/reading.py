@@ -8,7 +8,6 @@ because the other rows do not depend on it.
 from __future__ import annotations
 
 import csv
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,11 +69,6 @@ def read_published(path: Path) -> tuple[list[PublishedRun], list[Unusable]]:
         told = f"its line {unusable[0].line}: {unusable[0].reason}" if unusable else "no row"
         raise RecordError(f"{path}: has {told}; expected at least one row of a published run")
     return runs, unusable
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from research.pages import parts, projecting, readings, sweeps, verdicts
-from research.projection.own_validation import JudgedRun, OwnValidation, Quantity
+from research.projection.metrics import Quantity
+from research.projection.own_validation import JudgedRun, OwnValidation
 from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
 from tests.texts import lacking, numbers, rows_of
