@@ -36,6 +36,7 @@ from workflow_lib.records.telemetry_columns import (
     SAMPLER_BLOCKS,
 )
 from workflow_lib.report.figures import KINDS
+from workflow_lib.study import load_study
 from workflow_lib.trainers import capabilities
 
 DIRECTORY = Path(__file__).parent / "reference"
@@ -356,7 +357,7 @@ def _column_table(columns: Iterable[Column]) -> str:
 
 
 def _backends() -> str:
-    study = backends.the_study()
+    study = load_study(schemas.CONFIG)
     notice = _NOTICE.format(
         source="workflow_lib/trainers/capabilities.py or research/pages/backends.py"
     )

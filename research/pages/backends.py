@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from research.plain import PLAIN
 from workflow_lib.cells import Sweep, expand_study, view_of
-from workflow_lib.records.cell import Cell
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
 from workflow_lib.records.training import Backend
-from workflow_lib.study import Study, load_study
+from workflow_lib.study import Study
 from workflow_lib.trainers import capabilities
-
-ROOT = Path(__file__).parents[2]
 
 TITLE = """\
 # Backends
@@ -62,33 +58,6 @@ class Combination:
         routing: dict[str, Any] = {"routing": "dropless"} if self.experts else {}
         training = replace(PLAIN, backend=backend, **{**routing, **self.options})
         return capabilities.refusal(self.degrees, training, model)
-
-    def claim(self, backend: Backend, study: Study) -> Combination | None:
-        """What the page says that the backend runs: the row, less a precision that makes no
-        difference to the answer; None where it is refused.
-        """
-        if self.options.get("precision") == "fp8":
-            return self if self.refusal(backend, study) is None else None
-        either = [
-            replace(self, options={**self.options, "precision": precision})
-            for precision in ("bf16", "fp32")
-        ]
-        if all(each.refusal(backend, study) is None for each in either):
-            rest = {key: value for key, value in self.options.items() if key != "precision"}
-            return replace(self, options=rest)
-        return self if self.refusal(backend, study) is None else None
-
-    def is_part_of(self, cell: Cell) -> bool:
-        """Whether a cell has all that the row names, whatever else it has."""
-        wanted, actual = self.degrees, cell.degrees
-        axes = ("tp", "cp", "pp", "dp", "ep", "virtual_stages")
-        return (
-            all(getattr(actual, axis) > 1 for axis in axes if getattr(wanted, axis) > 1)
-            and actual.schedule == wanted.schedule
-            and (len(set(actual.stage_layers)) > 1 or not wanted.stage_layers)
-            and (cell.model.experts > 0 or not self.experts)
-            and all(getattr(cell.training, key) == value for key, value in self.options.items())
-        )
 
 
 #: what each word of a row's name, between × and commas, gives its cell
@@ -227,8 +196,3 @@ def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
         )
         for planned in sweep.cells
     ]
-
-
-def the_study() -> Study:
-    """The configuration that comes with the repository."""
-    return load_study(ROOT / "config")
