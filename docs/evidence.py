@@ -112,8 +112,7 @@ def _write_fit(rebuilt: Path) -> bool:
     before = OWN_FIT.read_text(encoding="utf-8") if OWN_FIT.is_file() else ""
     for path, text in fitted_to(rebuilt).items():
         path.write_text(text, encoding="utf-8", newline="")
-    for path, text in ship.files().items():
-        path.write_text(text, encoding="utf-8", newline="")
+    ship.ship()
     return OWN_FIT.read_text(encoding="utf-8") != before
 
 

@@ -185,7 +185,7 @@ def pages() -> dict[Path, str]:
 
 
 def _configuration() -> str:
-    parts = [_NOTICE.format(source="workflow_lib/config"), _CONFIGURATION.rstrip()]
+    parts = [_CONFIGURATION]
     inherited = set(config.TrainingAxes.model_fields)
     for title, model in _SECTIONS:
         schema = model.model_json_schema()
@@ -208,7 +208,12 @@ def _configuration() -> str:
             for name, field in own.items()
         ]
         parts.append(_table(("key", "takes", "default", "meaning"), rows))
-    return "\n\n".join(parts) + "\n"
+    return _page("workflow_lib/config", *parts)
+
+
+def _page(source: str, *parts: str) -> str:
+    """A page of parts, and of what says where it is from."""
+    return "\n\n".join(part.rstrip() for part in (_NOTICE.format(source=source), *parts)) + "\n"
 
 
 def _described(model: type[config.Strict]) -> str:
@@ -287,23 +292,20 @@ def _default(schema: Mapping[str, Any], required: bool) -> str:
 
 
 def _bounds_page() -> str:
-    notice = _NOTICE.format(source="workflow_lib/records/bounds.py")
     rows = [
         (f"`{name}`", bound.what, f"{bound.most:,}".replace(",", " "), bound.unit)
         for name, bound in bounds.all_bounds().items()
     ]
     table = _table(("bound", "of what", "most", "unit"), rows)
-    return "\n\n".join([notice, _BOUNDS.rstrip(), table]) + "\n"
+    return _page("workflow_lib/records/bounds.py", _BOUNDS, table)
 
 
 # ----------------------------------------------------------------------------------------- columns
 
 
 def _columns() -> str:
-    notice = _NOTICE.format(source="workflow_lib/records/columns.py")
-    parts = [notice, _COLUMNS.rstrip()]
-    parts += ["## Identity", "What tells one cell from another; several tables begin with these."]
-    parts.append(_column_table(IDENTITY))
+    identity = "What tells one cell from another; several tables begin with these."
+    parts = [_COLUMNS, "## Identity", identity, _column_table(IDENTITY)]
     for title, sentence, columns in _TABLES:
         shown: Sequence[Column] = columns
         if columns[: len(IDENTITY)] == IDENTITY:
@@ -318,7 +320,7 @@ def _columns() -> str:
                 "every completed run has it."
             )
         parts += [f"## {title}", sentence, _column_table(shown)]
-    return "\n\n".join(parts) + "\n"
+    return _page("workflow_lib/records/columns.py", *parts)
 
 
 _REASONS = """\
@@ -333,9 +335,9 @@ or the error of a damaged file. `unclassified` is a text of an earlier version.
 
 
 def _reasons() -> str:
-    notice = _NOTICE.format(source="workflow_lib/records/reasons.py")
     rows = "".join(f"| `{code}` | {text} |\n" for code, text in sorted(SENTENCES.items()))
-    return f"{notice}\n\n{_REASONS}| code | sentence |\n|---|---|\n{rows}"
+    table = f"| code | sentence |\n|---|---|\n{rows}"
+    return _page("workflow_lib/records/reasons.py", _REASONS, table)
 
 
 def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:
@@ -358,16 +360,14 @@ def _column_table(columns: Iterable[Column]) -> str:
 
 def _backends() -> str:
     study = load_study(schemas.CONFIG)
-    notice = _NOTICE.format(
-        source="workflow_lib/trainers/capabilities.py or research/pages/backends.py"
-    )
-    parts = [notice, backends.TITLE.rstrip(), "## Combinations", backends.COMBINATIONS.rstrip()]
+    parts = [backends.TITLE, "## Combinations", backends.COMBINATIONS]
     for title, rows in backends.answers(study):
         parts += [f"### {title}", _table(("combination", *capabilities.BACKENDS), rows)]
-    parts += ["## The study's cells", backends.SWEEP.rstrip()]
+    parts += ["## The study's cells", backends.SWEEP]
     for platform, rows in backends.sweep_rows(study):
         parts += [f"### {platform}", _table(("model", "layout", "ZeRO", "runs on"), rows)]
-    return "\n\n".join(parts) + "\n"
+    source = "workflow_lib/trainers/capabilities.py or research/pages/backends.py"
+    return _page(source, *parts)
 
 
 # --------------------------------------------------------------------------- captions of figures
