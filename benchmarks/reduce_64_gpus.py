@@ -49,9 +49,10 @@ def write_run(directory: Path, duration_s: int) -> RunPaths:
     of_run, recording, ranks = (
         RunPaths(directory / name) for name in ("run1", "recording", "ranks")
     )
-    matrix.write_recording(recording, cell(duration_s), 0, duration_s)
-    matrix.write_ranks(ranks, cell(duration_s))
-    matrix.write_run(of_run, cell(duration_s), recording, ranks, 0)
+    planned = cell(duration_s)
+    matrix.write_recording(recording, planned, 0, duration_s)
+    matrix.write_ranks(ranks, planned)
+    matrix.write_run(of_run, planned, recording, ranks, 0)
     return of_run
 
 
@@ -75,6 +76,14 @@ def cost_of(command: list[str]) -> Cost:
         raise SystemExit(f"{' '.join(command)} failed with exit code {process.returncode}")
     wall_s = time.perf_counter() - began
     return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def told(name: str, cost: Cost) -> str:
+    """One line on a command's cost."""
+    return (
+        f"{name}: {cost.wall_s:.1f} s, {cost.cpu_s:.1f} s of CPU time, "
+        f"{cost.peak_memory_bytes / 1e6:.0f} MB in its largest process"
+    )
 
 
 def peer(paths: RunPaths) -> float:

@@ -32,15 +32,13 @@ class Log:
         """Print a line."""
         print(text, flush=True)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table: the first column to the left, the others to the right."""
-        widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]
-        for row in [columns, *rows]:
-            cells = [
-                str(cell).rjust(width) if i else str(cell).ljust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            self.say("  ".join(cells))
+    def table(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """Print rows by column: the first column to the left, the others to the right."""
+        lines = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for first, *others in lines:
+            cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+            self.say("  ".join([first.ljust(widths[0]), *cells]))
 
 
 def _plain(value: Any) -> Any:
