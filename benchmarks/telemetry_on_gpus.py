@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -42,27 +43,19 @@ STEADY_S, BUSY_S = {"sampler-10": 15.0, "sampler-50": 20.0, "zeus-10": 10.0}, 12
 _SETTLE_S = 2.0
 
 
+@dataclass
 class Benchmark:
     """The parts, and the ranks beside which they run."""
 
-    def __init__(
-        self,
-        gpus: int,
-        names: Sequence[str],
-        rounds: int,
-        block_s: float,
-        directory: Path,
-        log: Log,
-    ) -> None:
-        """``names`` are of what is tried: sampler-10 is the sampler at 10 Hz, zeus-10 is Zeus."""
-        self.gpus = gpus
-        self.names = list(names)
-        self.rounds = rounds
-        self.block_s = block_s
-        self.directory = directory
-        self.log = log
-        self._ranks: Ranks | None = None
-        self._started = 0
+    gpus: int
+    #: of what is tried: sampler-10 is the sampler at 10 Hz, zeus-10 is Zeus
+    names: Sequence[str]
+    rounds: int
+    block_s: float
+    directory: Path
+    log: Log
+    _ranks: Ranks | None = None
+    _started: int = 0
 
     def ranks(self) -> Ranks:
         """The ranks, started and warmed up when they are first asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +21,7 @@ class Log:
 
     def row(self, part: str, **values: Any) -> None:
         """Append one JSON line."""
-        if self._path is None:
-            return
-        line = json.dumps(
-            {"part": part, "unix_time_s": round(time.time(), 3), **values}, default=_plain
-        )
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+        append(self._path, {"part": part, "unix_time_s": round(time.time(), 3), **values})
 
     def say(self, text: str = "") -> None:
         """Print a line."""
@@ -39,6 +34,19 @@ class Log:
         for first, *others in lines:
             cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
             self.say("  ".join([first.ljust(widths[0]), *cells]))
+
+
+def append(path: Path | None, record: Mapping[str, Any]) -> None:
+    """Append a record to a file of JSON lines, if there is one."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, default=_plain) + "\n")
+
+
+def launcher(ranks: int) -> list[str]:
+    """The command that runs this program again, as so many ranks of one host."""
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    return [sys.executable, *launch, *sys.argv]
 
 
 def _plain(value: Any) -> Any:

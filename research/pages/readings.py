@@ -74,6 +74,13 @@ def _done(sweep: Path) -> list[Row]:
     return [run for run in runs if run["outcome"] == "completed" and not run["simulated"]]
 
 
+def _of_cells(sweep: Path) -> Iterator[tuple[str, str, list[Row]]]:
+    """The cells of a sweep: each identity, label and completed runs."""
+    cells, runs = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts(), _done(sweep)
+    for row, label in zip(cells, labels(cells), strict=True):
+        yield row["cell"], label, [run for run in runs if run["cell"] == row["cell"]]
+
+
 def energy(sweeps: Sequence[Path]) -> str:
     """How far the energies of all GPU-runs by the two ways differ, in a sentence."""
     # Sweeps that share a cell may both hold a run of it, which counts once.
@@ -96,12 +103,9 @@ def energy(sweeps: Sequence[Path]) -> str:
 
 def links(sweep: Path) -> Iterator[str]:
     """Lines of the table of bytes that a GPU sends in a step of each cell."""
-    cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
-    runs = _done(sweep)
     yield "| layout | counted, GB a step | arithmetic | difference | what the arithmetic adds up |"
     yield "|---|---|---|---|---|"
-    for row, label in zip(cells, labels(cells), strict=True):
-        own = [run for run in runs if run["cell"] == row["cell"]]
+    for identity, label, own in _of_cells(sweep):
         steps = [
             run["gpu_link_sent_bytes"] / run["measured_steps"] / run["gpus"]
             for run in own
@@ -109,7 +113,7 @@ def links(sweep: Path) -> Iterator[str]:
         ]
         if not steps:
             continue
-        cell = read_record(RunPaths(run_directory(sweep.parents[1], row["cell"], 1)).cell, Cell)
+        cell = read_record(RunPaths(run_directory(sweep.parents[1], identity, 1)).cell, Cell)
         counted_gb, known = fmean(steps) / 1e9, arithmetic(cell)
         if known is None:
             yield f"| `{label}` | {counted_gb:.6g} | – | – | not worked out |"
@@ -154,19 +158,17 @@ def arithmetic(cell: Cell) -> tuple[float, str] | None:
 
 def memory(sweep: Path) -> Iterator[str]:
     """Lines of the table of the memory of each cell, and a sentence on what is not allocated."""
-    cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
     plan = read_table(SweepPaths(sweep).plan, PLAN).to_dicts()
     expected = {row["cell"]: row["memory_used_per_gpu_bytes"] for row in plan}
-    runs, runtimes, kept = _done(sweep), list[float](), list[float]()
+    runtimes, kept = list[float](), list[float]()
     yield "| layout | allocated | reserved | used | expected over used, less 1 | runs |"
     yield "|---|---|---|---|---|---|"
-    for row, label in zip(cells, labels(cells), strict=True):
-        own = [run for run in runs if run["cell"] == row["cell"]]
+    for identity, label, own in _of_cells(sweep):
         known = [[run[name] for run in own] for name in _MEMORY]
         if not own or any(None in values for values in known):
             continue
         allocated, reserved, used = (max(values) / 1e9 for values in known)
-        over = percent(expected[row["cell"]] / 1e9 / used - 1)
+        over = percent(expected[identity] / 1e9 / used - 1)
         kept.append(reserved / allocated - 1)
         if used > reserved:
             runtimes.append(used - reserved)

@@ -12,7 +12,6 @@ from research.projection.reading import Unusable
 from workflow_lib import memory
 from workflow_lib.projection.layouts import GRADIENT_BYTES, RECOMPUTATIONS, Layout
 from workflow_lib.projection.machines import machine_names, published_machine
-from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
 
 #: chunks per pipeline rank of a published run, if neither it nor another row of the model states
@@ -152,13 +151,8 @@ def fits(layout: Layout) -> memory.Fit:
         head_dimension=shape.head_size,
     )
     replicas = layout.dp * layout.cp
-    degrees = Degrees(
-        tp=layout.tp,
-        pp=layout.pp,
-        virtual_stages=layout.virtual_stages,
-        dp=replicas,
-        ep=layout.ep if replicas % layout.ep == 0 else 1,
-    )
+    experts_over = layout.ep if replicas % layout.ep == 0 else 1
+    degrees = replace(layout, cp=1, dp=replicas, ep=experts_over)
     training = replace(
         PLAIN,
         micro_batch_size=layout.micro_batch,

@@ -60,6 +60,11 @@ class Quantity:
         """Lower and upper end."""
         return self.widths.interval(self.median, self.sd, level)
 
+    def is_within(self, level: float) -> bool:
+        """Whether the interval holds the measured value."""
+        low, high = self.interval(level)
+        return low <= self.measured <= high
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -76,10 +81,9 @@ class Coverage:
     @classmethod
     def of(cls, quantities: Sequence[Quantity], level: float) -> Coverage:
         """Of the intervals of predictions that are beside measured values."""
-        ends = [each.interval(level) for each in quantities]
-        both = list(zip(quantities, ends, strict=True))
-        held = [low <= each.measured <= high for each, (low, high) in both]
-        width = fmean((high - low) / each.median for each, (low, high) in both)
+        held = [each.is_within(level) for each in quantities]
+        ends = [(*each.interval(level), each.median) for each in quantities]
+        width = fmean((high - low) / middle for low, high, middle in ends)
         return cls(fmean(held), width, *clopper_pearson(sum(held), len(held)))
 
 

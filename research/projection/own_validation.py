@@ -89,21 +89,16 @@ def _judged(judged: Sequence[OwnRun], stack: OwnStack) -> list[JudgedRun]:
         (time,) = stack.predict([layout], run.platform)
         power = gpu_power(layout, time, levels(stack.runs, layout.machine.gpu, shipped=()))
         widths = stack.widths_of(layout, time)
-        both = math.hypot(time.sd, power.sd_w / power.power_w)
-        energy = run.power_per_gpu_w and Quantity(
-            run.power_per_gpu_w * layout.gpus * run.step_time_s,
-            power.power_w * layout.gpus * time.median_s,
-            both,
-            widths,
-        )
-        found.append(
-            JudgedRun(
-                run,
-                Quantity(run.step_time_s, time.median_s, time.sd, widths),
-                energy or None,
-                fits(layout),
+        of_time = Quantity(run.step_time_s, time.median_s, time.sd, widths)
+        energy = None
+        if run.power_per_gpu_w:
+            energy = Quantity(
+                run.power_per_gpu_w * layout.gpus * run.step_time_s,
+                power.power_w * layout.gpus * time.median_s,
+                math.hypot(time.sd, power.sd_w / power.power_w),
+                widths,
             )
-        )
+        found.append(JudgedRun(run, of_time, energy, fits(layout)))
     return found
 
 
@@ -121,12 +116,11 @@ def describe(done: OwnValidation) -> str:
         }
         for each in done.judged
     ]
-    kinds = {
-        "step time": [each.time for each in done.judged],
-        "energy of the GPUs": [each.energy for each in done.judged if each.energy],
-    }
-    goals = {"step time": "mape", "energy of the GPUs": "energy_mape"}
-    sums = [_summed(name, of, done.goal[goals[name]]) for name, of in kinds.items() if of]
+    times = [each.time for each in done.judged]
+    energies = [each.energy for each in done.judged if each.energy]
+    sums = [_summed("step time", times, done.goal["mape"])]
+    if energies:
+        sums.append(_summed("energy of the GPUs", energies, done.goal["energy_mape"]))
     fits = Counter(each.fits for each in done.judged)
     of_fit = f"{counted(done.fitted, 'cell')} on at most {counted(done.fit_gpus_at_most, 'GPU')}"
     return "\n\n".join(

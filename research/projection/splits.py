@@ -177,14 +177,12 @@ def _left_out(of: Callable[[PublishedRun], str]) -> Callable[..., list[_Parts]]:
 
 def _release(chosen: list[PublishedRun], rules: dict[str, Any]) -> list[_Parts]:
     """Each source is left out of whose stack others tell another release."""
-    several = [
-        run
-        for run in chosen
-        if any(run.stack == other.stack and run.source != other.source for other in chosen)
-    ]
-    names = {run.source for run in several}
+    sources: dict[str, set[str]] = {}
+    for run in chosen:
+        sources.setdefault(run.stack, set()).add(run.source)
+    several = {source for of_stack in sources.values() if len(of_stack) > 1 for source in of_stack}
     folds = _left_out(lambda run: run.source)(chosen, rules)
-    return [fold for fold in folds if fold[0] in names]
+    return [fold for fold in folds if fold[0] in several]
 
 
 def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
@@ -192,22 +190,13 @@ def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
     folds: list[_Parts] = []
     for name in sorted({run.model for run in chosen if run.is_twin}):
         predicted = [run for run in chosen if run.model == name and not run.is_twin]
-        known = {run.line for run in predicted}
-        folds.append((name, [run for run in chosen if run.line not in known], predicted))
+        folds.append((name, [run for run in chosen if run not in predicted], predicted))
     return folds
 
 
-def _model(run: PublishedRun) -> str | None:
+def _model(run: PublishedRun) -> str:
     """The name of a run's model, which a source may have run with another vocabulary."""
-    return run.shape.name if run.shape else None
-
-
-def _layout(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
-    names = sorted({run.shape.name for run in chosen if run.shape})
-    return [
-        (name, [], [run for run in chosen if run.shape and run.shape.name == name])
-        for name in names
-    ]
+    return run.shape.name if run.shape else ""
 
 
 def layout_key(run: PublishedRun) -> tuple[object, ...]:
@@ -250,7 +239,7 @@ _KINDS: dict[str, Callable[[list[PublishedRun], dict[str, Any]], list[_Parts]]] 
     "model": _left_out(lambda run: run.model),
     "site": _left_out(lambda run: run.site),
     "twin": _twin,
-    "layout": _layout,
+    "layout": _left_out(_model),
     "stack": _left_out(lambda run: run.stack),
     "release": _release,
 }

@@ -14,6 +14,10 @@ from research.projection.reading import SHIPPED_NAME
 COVERAGE_GOAL = (0.85, 0.95)
 
 
+#: columns of what was measured
+_MEASURED = ("fitted", "rows", "MAPE", "max", "median", "90 % covers", "τ, regret")
+
+
 def goals(validation: Mapping[str, Any]) -> list[dict[str, str]]:
     """A line for each split: goal, bar, result, and whether it reaches the goal."""
     return [_goal(name, split) for name, split in validation["splits"].items()]
@@ -23,13 +27,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
     bar, goal = split["bar"] or {}, split["goal"] or {}
     line = {
         "split": name,
-        "fitted": "–",
-        "rows": "–",
-        "MAPE": "–",
-        "max": "–",
-        "median": "–",
-        "90 % covers": "–",
-        "τ, regret": "–",
+        **dict.fromkeys(_MEASURED, "–"),
         "goal": _limits(goal) or "only intervals",
         "bar": f"{_limits(bar)}, {bar['of']}" if bar else "–",
         "reached": "",
