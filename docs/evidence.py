@@ -68,7 +68,7 @@ def rebuild_all(into: Path) -> None:
 
 def own_runs(rebuilt: Path) -> str:
     """What ``OWN_RUNS`` has to hold: all archives' cells that a projection can be fitted to."""
-    return own_text(collect(sorted(rebuilt.glob("*/results/sweeps/*"))))
+    return own_text(collect(findings.sweeps_of(rebuilt)))
 
 
 def fitted_to(rebuilt: Path) -> dict[Path, str]:

@@ -57,15 +57,9 @@ class Benchmark:
             for name, call in readings.nvml_readings(self.nvml, self.handles).items():
                 cost = readings.cost_of(self.nvml, call, self.gpus)
                 self.log.row("cost", reading=name, cost=cost)
-                rows.append(
-                    {
-                        "reading, µs a call": name,
-                        "median": f"{cost.wall_p50_us:.1f}",
-                        "p99": f"{cost.wall_p99_us:.1f}",
-                        "CPU, median": f"{cost.cpu_p50_us:.1f}",
-                        "declined": cost.declined,
-                    }
-                )
+                wall = {"median": f"{cost.wall_p50_us:.1f}", "p99": f"{cost.wall_p99_us:.1f}"}
+                cpu = {"CPU, median": f"{cost.cpu_p50_us:.1f}", "declined": cost.declined}
+                rows.append({"reading, µs a call": name, **wall, **cpu})
         self.log.table(rows)
 
     def sensor(self) -> None:

@@ -112,7 +112,6 @@ def run(word: str, options: argparse.Namespace) -> None:
     began_s = time.monotonic()
     with (
         Path(f"{directory}.log").open("w") as log,
-        Path(f"{directory}-turns.csv").open("w") as turns,
         subprocess.Popen(
             command(name, int(gpus), int(steps), options, directory),
             shell=True,
@@ -122,10 +121,9 @@ def run(word: str, options: argparse.Namespace) -> None:
         ) as process,
     ):
         if options.alternate:
-            with beside(alternate, process.pid, turns):
+            turns = Path(f"{directory}-turns.csv")
+            with turns.open("w") as stream, beside(alternate, process.pid, stream):
                 process.wait()
-    if not options.alternate:
-        Path(turns.name).unlink()
     print(f"{word}: exit code {process.returncode}, {time.monotonic() - began_s:.0f} s", flush=True)
     print("".join(Path(log.name).read_text().splitlines(keepends=True)[-12:]), flush=True)
 

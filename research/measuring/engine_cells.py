@@ -104,13 +104,6 @@ def option_sets(gpus: int) -> dict[str, list[Recipe]]:
         for degrees, options in (({"dp": gpus}, {"zero_stage": 3}), ({"pp": gpus}, {}))
         for each in ("bf16", "fp8")
     ]
-    sets["exposed"] = [
-        (name, 8, degrees, {**options, "backend": "torch", "overlap": overlap})
-        for name in twins
-        for *_, degrees, options in sets[name]
-        if "backend" not in options
-        for overlap in (False, True)
-    ]
     compiled = {"backend": "torch", "compile": True}
     spread = {"dp": gpus, "ep": gpus}
     sets["experts"] = [

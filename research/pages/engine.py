@@ -59,22 +59,14 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
     ]
     heads = ("layout", "options", "tokens/s/GPU", "to the first row", "MFU, %")
     for (model, layers), group in groupby(records, key=lambda each: peers.parts(each["cell"])[:2]):
-        cells = list(group)
-        base = cells[0]["tokens_per_s_per_gpu"]
-        rows = []
-        for cell in cells:
+        rows, base = [], None
+        for cell in group:
             *_, degrees, options = peers.parts(cell["cell"])
             speed = cell["tokens_per_s_per_gpu"]
-            rows.append(
-                (
-                    *(f"`{degrees}`", f"`{options}`", f"{speed:,.0f}", f"{speed / base:.3f}"),
-                    *(
-                        f"{100 * cell['mfu_causal']:.1f}",
-                        _memory(cell),
-                        f"{cell['start_up_s']:.0f}",
-                    ),
-                )
-            )
+            base = base or speed
+            speeds = (f"{speed:,.0f}", f"{speed / base:.3f}", f"{100 * cell['mfu_causal']:.1f}")
+            rest = (_memory(cell), f"{cell['start_up_s']:.0f}")
+            rows.append((f"`{degrees}`", f"`{options}`", *speeds, *rest))
         blocks += [f"## {model}, {layers} layers"]
         blocks += [table((*heads, _PEAK, "first step after, s"), rows)]
     return document(*blocks)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import polars as pl
 
 from research.pages import parts
 from research.pages.tables import document
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import is_told_apart
+from workflow_lib.records.columns import Column
+from workflow_lib.records.paths import SweepPaths
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant
+from workflow_lib.table_files import read_table
 
 CHECKOUT = Path(__file__).parents[2]
 DIRECTORY = CHECKOUT / "docs" / "results"
@@ -43,6 +48,17 @@ def files(rebuilt: Path) -> dict[Path, str]:
 def directory_of(rebuilt: Path, sweep: str) -> Path:
     """Where the tables and figures of a sweep are, whose archive has its name."""
     return rebuilt / sweep / "results" / "sweeps" / sweep
+
+
+def sweeps_of(rebuilt: Path) -> list[Path]:
+    """The directories of all sweeps, in the order of their archives."""
+    return sorted(rebuilt.glob("*/results/sweeps/*"))
+
+
+def tables_of(directory: Path, **tables: Sequence[Column]) -> list[pl.DataFrame]:
+    """Tables of a sweep, by their names and columns."""
+    paths = SweepPaths(directory)
+    return [read_table(paths.table(name), columns) for name, columns in tables.items()]
 
 
 def _sides(rebuilt: Path) -> tuple[Side, Side]:
@@ -149,7 +165,7 @@ def _figure(sweep: str) -> str:
 
 def _unmeasured(rebuilt: Path) -> list[str]:
     """A line for each sweep of evidence of which there is no archive."""
-    measured = [path.name for path in rebuilt.glob("*/results/sweeps/*")]
+    measured = [path.name for path in sweeps_of(rebuilt)]
     names = sorted(path.stem for path in _SWEEPS.glob("evidence-*.yaml"))
     # A sweep of several platforms has a view of each.
     views = [name for name in measured if name not in names]

@@ -39,7 +39,7 @@ _BF16, _FP32 = 2, 4
 
 def page(rebuilt: Path) -> str:
     """The page of the tables of all sweeps."""
-    sweeps = sorted(path.parent for path in rebuilt.glob("*/results/sweeps/*/runs.parquet"))
+    sweeps = findings.sweeps_of(rebuilt)
     layouts = findings.directory_of(rebuilt, findings.LAYOUTS)
     return document(
         findings.NOTICE,

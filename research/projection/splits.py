@@ -14,6 +14,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from research.grouping import grouped
 from research.projection.published import OF_A_RUN, PublishedRun, unnumbered
 
 _DATA = resources.files("research.projection") / "data"
@@ -126,26 +127,16 @@ def series(rows: Iterable[PublishedRun]) -> list[list[PublishedRun]]:
     """Rows in series, each sorted by the number of GPUs. If rows with one key tell different things
     of the same number of GPUs and batch, the other parts of the notes, without numbers, separate
     series. Times have no part in this, because series decide which rows a fold fits."""
-    groups: dict[tuple[object, ...], list[PublishedRun]] = {}
-    for row in rows:
-        groups.setdefault(row.series_key, []).append(row)
     found = []
-    for group in groups.values():
-        parted: dict[object, list[PublishedRun]] = {}
-        if _clash(group):
-            for row in group:
-                parted.setdefault(_told(row), []).append(row)
-        else:
-            parted[""] = group
-        found += [sorted(each, key=lambda row: (row.gpus, row.order)) for each in parted.values()]
+    for group in grouped(rows, lambda row: row.series_key).values():
+        parts = grouped(group, _told).values() if _clash(group) else [group]
+        found += [sorted(each, key=lambda row: (row.gpus, row.order)) for each in parts]
     return found
 
 
 def _clash(group: list[PublishedRun]) -> bool:
-    told: dict[tuple[int, int | None], set[tuple[str, ...]]] = {}
-    for row in group:
-        told.setdefault((row.gpus, row.global_batch), set()).add(_told(row))
-    return any(len(each) > 1 for each in told.values())
+    alike = grouped(group, lambda row: (row.gpus, row.global_batch)).values()
+    return any(len({_told(row) for row in each}) > 1 for each in alike)
 
 
 def _told(row: PublishedRun) -> tuple[str, ...]:
@@ -177,10 +168,9 @@ def _left_out(of: Callable[[PublishedRun], str]) -> Callable[..., list[_Parts]]:
 
 def _release(chosen: list[PublishedRun], rules: dict[str, Any]) -> list[_Parts]:
     """Each source is left out of whose stack others tell another release."""
-    sources: dict[str, set[str]] = {}
-    for run in chosen:
-        sources.setdefault(run.stack, set()).add(run.source)
-    several = {source for of_stack in sources.values() if len(of_stack) > 1 for source in of_stack}
+    of_stacks = grouped(chosen, lambda run: run.stack).values()
+    sources = [{run.source for run in of_stack} for of_stack in of_stacks]
+    several = {source for each in sources if len(each) > 1 for source in each}
     folds = _left_out(lambda run: run.source)(chosen, rules)
     return [fold for fold in folds if fold[0] in several]
 
@@ -215,12 +205,9 @@ def untuned(runs: Sequence[PublishedRun]) -> set[str]:
 
 
 def _of_several_layouts(chosen: Sequence[PublishedRun], least: int) -> list[PublishedRun]:
-    groups: dict[tuple[object, ...], list[PublishedRun]] = {}
-    for run in chosen:
-        groups.setdefault(layout_key(run), []).append(run)
     return [
         run
-        for group in groups.values()
+        for group in grouped(chosen, layout_key).values()
         if len({_degrees(run) for run in group}) >= least
         for run in group
     ]

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from research.grouping import grouped
 from research.projection.baselines import BASELINES
 from research.projection.layouts import assumed_chunks, fits, usable
 from research.projection.metrics import Coverage, Errors, confusion, ranking
@@ -204,9 +205,7 @@ def _of_kind(forecasts: Sequence[Forecast]) -> dict[str, Any]:
 
 
 def _ranking(forecasts: Iterable[Forecast]) -> dict[str, Any] | None:
-    groups: dict[tuple[object, ...], list[Forecast]] = {}
-    for each in forecasts:
-        groups.setdefault(layout_key(each.run), []).append(each)
+    groups = grouped(forecasts, lambda each: layout_key(each.run))
     return ranking(
         [
             ([each.time.median for each in group], [each.time.measured for each in group])

@@ -7,6 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from research.grouping import grouped
 from research.projection.baselines import BASELINES
 from research.projection.reading import SHIPPED_NAME
 
@@ -120,12 +121,10 @@ def _held(held: Mapping[str, float]) -> str:
 
 def _reasons(title: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """A line for each reason why rows were left out, with the lines of the rows in their file."""
-    lines: dict[str, list[int]] = {}
-    for row in rows:
-        lines.setdefault(row["reason"], []).append(row["line"])
+    alike = grouped(rows, lambda row: str(row["reason"]))
     return [
-        {title: reason, "rows": str(len(of)), "lines": _ranges(of)}
-        for reason, of in sorted(lines.items(), key=lambda each: -len(each[1]))
+        {title: reason, "rows": str(len(of)), "lines": _ranges([row["line"] for row in of])}
+        for reason, of in sorted(alike.items(), key=lambda each: -len(each[1]))
     ]
 
 
