@@ -245,8 +245,8 @@ def _accepts(schema: Mapping[str, Any]) -> str:
         several = any("items" in each for each in of_values.get("anyOf", ()))
         return "names and values" if several else "names and texts"
     if kind == "string" and "pattern" in schema:
-        plain = "control" if "x00" in schema["pattern"] else None
-        return "text" if plain else f"text: `{schema['pattern']}`"
+        # One that only keeps control characters out is no pattern to a reader.
+        return "text" if "x00" in schema["pattern"] else f"text: `{schema['pattern']}`"
     words = {"string": "text", "integer": "integer", "number": "number", "boolean": "true, false"}
     return words.get(kind, kind) + _bounds(schema)
 

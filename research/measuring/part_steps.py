@@ -57,7 +57,7 @@ def collectives(
     """
     hold = _holding(device, _PRODUCTS_OF_COLLECTIVES)
     for ranks in _group_sizes(dist.get_world_size()):
-        group = _group(ranks)
+        group, _ = dist.new_subgroups(ranks)
         for message_bytes in sizes_bytes:
             exchange = exchanges(group, message_bytes, device)
             for collective in SHARES:
@@ -178,17 +178,6 @@ def _group_sizes(ranks: int) -> list[int]:
     """The powers of two from 2 that divide the number of ranks."""
     powers = [2**power for power in range(1, ranks.bit_length())]
     return [power for power in powers if ranks % power == 0]
-
-
-def _group(ranks: int) -> Any:
-    """This rank's group of so many neighbours. Every rank creates all of them."""
-    world, mine = dist.get_world_size(), None
-    for first in range(0, world, ranks):
-        members = list(range(first, first + ranks))
-        created = dist.new_group(members)
-        if dist.get_rank() in members:
-            mine = created
-    return mine
 
 
 def _holding(device: torch.device, products: int) -> Work:

@@ -63,14 +63,11 @@ def validate_own(
     rules = next(split.rules for split in read_splits()[0] if split.kind == "own")
     most = fit_gpus_at_most or rules["fit_gpus_at_most"]
     fitted = [run for run in runs if run.layout.gpus <= most]
-    of_split = most if fit_gpus_at_most else rules["test_gpus"] - 1
-    judged = [
-        run
-        for run in runs
-        if run.layout.gpus > of_split
-        and (fit_gpus_at_most or run.layout.gpus == rules["test_gpus"])
-    ]
-    asked = f"on more than {most} GPUs" if fit_gpus_at_most else f"on {rules['test_gpus']} GPUs"
+    if fit_gpus_at_most:
+        asked, judged = f"on more than {most} GPUs", [r for r in runs if r.layout.gpus > most]
+    else:
+        tested = rules["test_gpus"]
+        asked, judged = f"on {tested} GPUs", [r for r in runs if r.layout.gpus == tested]
     for found, where in ((fitted, f"on at most {counted(most, 'GPU')}"), (judged, asked)):
         if not found:
             raise RecordError(

@@ -85,16 +85,12 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
                 )
             for fields in reader:
                 if len(fields) == len(heading):
-                    yield (
-                        reader.line_num,
-                        dict(zip(heading, (field.strip() for field in fields), strict=True)),
-                    )
+                    values = (field.strip() for field in fields)
+                    yield reader.line_num, dict(zip(heading, values, strict=True))
                 elif any(fields):
-                    yield (
-                        reader.line_num,
-                        f"it has {len(fields)} fields, and the heading has {len(heading)}: "
-                        "expected as many, with a field that holds a comma in quotes",
-                    )
+                    told = f"it has {len(fields)} fields, and the heading has {len(heading)}"
+                    hint = "expected as many, with a field that holds a comma in quotes"
+                    yield reader.line_num, f"{told}: {hint}"
         except UnicodeDecodeError:
             raise RecordError(f"{path}: is not text in UTF-8; save it as CSV in UTF-8") from None
         except csv.Error as error:
