@@ -27,12 +27,13 @@ _PEAK = "peak GB, measured / estimated"
 def files() -> dict[Path, str]:
     """Path and text of each page."""
     return {
-        findings.DIRECTORY / f"engine-{path.stem}.md": _page(path, _read(path))
+        findings.DIRECTORY / f"engine-{path.stem}.md": _page(path)
         for path in sorted(RECORDS.glob("*.jsonl"))
     }
 
 
-def _page(path: Path, records: list[dict[str, Any]]) -> str:
+def _page(path: Path) -> str:
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if "part" in records[0]:
         return part_times.page(_NOTE, path, records)
     if records[0].get("ranks_per_gpu", 1) > 1:
@@ -184,7 +185,3 @@ def _overlap_row(
         both(".0f", lambda each: 100 * each["overlapped"]),
         "; ".join(exposed),
     ]
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

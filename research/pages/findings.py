@@ -102,7 +102,7 @@ def page(rebuilt: Path) -> str:
         for off in overlap.cells
         if on["overlap"] and not off["overlap"] and on["parallelism"] == off["parallelism"]
     ]
-    told_of = [
+    return document(
         NOTICE,
         "# Llama 3 8B on two H200",
         f"{headline(rebuilt)} This is one model on one host on one day. It says nothing about "
@@ -127,8 +127,7 @@ def page(rebuilt: Path) -> str:
         "their checksums, and makes every table, figure and page from them, without torch and "
         "without a GPU. `rebuilt/evidence/` then holds a report of each sweep, with all measures, "
         "every run, and the reasons for missing values.",
-    ]
-    return document(*told_of)
+    )
 
 
 def _made(layouts: Side, overlap: Side) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from research.grouping import grouped
 from research.pages import findings
 from research.pages.parts import names_of, percent
 from research.pages.tables import document, table
@@ -187,17 +188,19 @@ def memory(sweep: Path) -> Iterator[str]:
 
 def sampler(sweeps: Sequence[Path]) -> Iterator[str]:
     """Lines of the table of what the sampler takes, by GPUs of a node and their model."""
-    found: dict[tuple[int, str], dict[tuple[str, float], float]] = {}
-    for sweep in sweeps:
-        for run in _done(sweep):
-            share = run["sampler_cpu_share"]
-            if share is not None and run["sample_rate_hz"] == 10:
-                of_node = found.setdefault((run["gpus"] // run["nodes"], run["gpu_name"]), {})
-                of_node[run["cell"], run["started_unix_s"]] = share
+    # Sweeps that share a cell may both hold a run of it, which counts once.
+    runs = {
+        (run["cell"], run["started_unix_s"]): run
+        for sweep in sweeps
+        for run in _done(sweep)
+        if run["sampler_cpu_share"] is not None and run["sample_rate_hz"] == 10
+    }
+    found = grouped(runs.values(), lambda run: (run["gpus"] // run["nodes"], run["gpu_name"]))
     yield "| GPUs of a node | GPU | runs | lowest | mean | highest |"
     yield "|---|---|---|---|---|---|"
-    for (gpus, name), shares in sorted(found.items()):
-        ends = min(shares.values()), fmean(shares.values()), max(shares.values())
+    for (gpus, name), of_node in sorted(found.items()):
+        shares = [run["sampler_cpu_share"] for run in of_node]
+        ends = min(shares), fmean(shares), max(shares)
         told = " | ".join(f"{100 * share:.2f} %" for share in ends)
         yield f"| {gpus} | {name} | {len(shares)} | {told} |"
 

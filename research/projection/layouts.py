@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import mode
 
+from research.grouping import grouped
 from research.plain import PLAIN
 from research.projection.published import PublishedRun
 from research.projection.reading import Unusable
@@ -17,6 +18,8 @@ from workflow_lib.records.model import Model
 #: chunks per pipeline rank of a published run, if neither it nor another row of the model states
 #: them
 _CHUNKS_WHERE_NOBODY_SAYS = 1
+#: (model, PP) → the number of chunks per pipeline rank
+Chunks = Mapping[tuple[str, int | None], int]
 #: What evaluation adds to the time of training in MLPerf's GPT-3: 11 590 004 tokens after every
 #: 50 331 648 (eval_samples and epoch_num in the logs of round 3.0), forward alone.
 _EVALUATION = 11_590_004 / 50_331_648 / 3
@@ -24,19 +27,13 @@ _EVALUATION = 11_590_004 / 50_331_648 / 3
 _LEAST_SHARE = 0.01
 
 
-def assumed_chunks(rows: Iterable[PublishedRun]) -> Mapping[tuple[str, int | None], int]:
-    """(model, PP) → the number of chunks per pipeline rank that most rows state, for rows that do
-    not."""
-    stated: dict[tuple[str, int | None], Counter[int]] = {}
-    for row in rows:
-        if row.virtual_stages:
-            stated.setdefault((row.model, row.pp), Counter())[row.virtual_stages] += 1
-    return {key: counts.most_common(1)[0][0] for key, counts in stated.items()}
+def assumed_chunks(rows: Iterable[PublishedRun]) -> Chunks:
+    """The number of chunks that most rows state, for rows that do not."""
+    stated = grouped((row for row in rows if row.virtual_stages), lambda row: (row.model, row.pp))
+    return {key: mode(row.virtual_stages or 0 for row in of) for key, of in stated.items()}
 
 
-def published_layout(
-    row: PublishedRun, chunks: Mapping[tuple[str, int | None], int]
-) -> Layout | str:
+def published_layout(row: PublishedRun, chunks: Chunks) -> Layout | str:
     """A published run's layout, or why there is none if the row does not state enough.
 
     Tensor parallelism is taken to include sequence parallelism, as in Megatron's runs. If the
@@ -101,7 +98,7 @@ def _stage(sharding: str) -> int:
 
 
 def usable(
-    runs: Sequence[PublishedRun], chunks: Mapping[tuple[str, int | None], int]
+    runs: Sequence[PublishedRun], chunks: Chunks
 ) -> tuple[dict[int, Layout], list[Unusable]]:
     """The layouts by the runs' lines, and the runs without a layout with the reason."""
     layouts, unusable = {}, []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from research.projection.layouts import usable
+from research.projection.layouts import Chunks, usable
 from research.projection.metrics import Quantity
 from research.projection.published import PublishedRun
 from research.projection.reading import Unusable
@@ -76,9 +76,7 @@ def unknown_row(run: PublishedRun, layout: Layout) -> hierarchical_fit.Row:
     )
 
 
-def forecast(
-    fold: Fold, chunks: Mapping[tuple[str, int | None], int]
-) -> tuple[list[Forecast], list[Unusable]]:
+def forecast(fold: Fold, chunks: Chunks) -> tuple[list[Forecast], list[Unusable]]:
     """The fold's predictions, and the rows that cannot be predicted with the reason. If a row does
     not state its chunks, those of ``chunks`` are taken."""
     fitted, _ = usable(fold.fitted, chunks)

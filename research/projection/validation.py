@@ -14,7 +14,7 @@ from typing import Any
 
 from research.grouping import grouped
 from research.projection.baselines import BASELINES
-from research.projection.layouts import assumed_chunks, fits, usable
+from research.projection.layouts import Chunks, assumed_chunks, fits, usable
 from research.projection.metrics import Coverage, Errors, confusion, ranking
 from research.projection.predicting import Forecast, forecast
 from research.projection.published import PublishedRun
@@ -133,7 +133,7 @@ def _split(
     split: Split,
     runs: Sequence[PublishedRun],
     layouts: Mapping[int, Layout],
-    chunks: Mapping[tuple[str, int | None], int],
+    chunks: Chunks,
 ) -> dict[str, Any]:
     told = {
         "title": split.title,
