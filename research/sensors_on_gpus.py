@@ -7,7 +7,7 @@ cost     what each reading costs under load
 sensor   how often power and energy are renewed, and the window over which a reading of power is a
          mean: of what the driver's own samples say, while square waves of matrix products run
 
-Needs torch, numpy and nvidia-ml-py, and takes about two minutes:
+Needs torch, numpy, scipy and nvidia-ml-py, and takes about two minutes:
 
     python3 research/sensors_on_gpus.py --output sensors.jsonl
 """
