@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import matrix, pandas_reduction
-from benchmarks.reduce_64_gpus import Cost, cost_of
+from benchmarks.reduce_64_gpus import cost_of, told
 from workflow_lib.records.paths import RunPaths
 
 PROCESSES = 2
@@ -59,35 +59,17 @@ def differences(run: Path) -> list[str]:
     steps = pl.read_parquet(paths.step_times)
     series = pl.read_parquet(paths.series)
     ordered = theirs["series"].sort_values(["node", "gpu", "place"])
-    for name, left, right, tolerance in (
-        ("energies of steps", steps["energy_j"], theirs["steps"]["energy_j"], 1e-2),
-        ("hottest GPUs of steps", steps["hottest_c"], theirs["steps"]["hottest_c"], 1e-6),
-        (
-            "clocks of steps",
-            steps["sm_clock_mean_mhz"],
-            theirs["steps"]["sm_clock_mean_mhz"],
-            1e-4,
-        ),
-        (
-            "temperatures of steps",
-            steps["temperature_mean_c"],
-            theirs["steps"]["temperature_mean_c"],
-            1e-6,
-        ),
-        ("power over time", series["power_w"], ordered["power_w"], 0.051),
-        ("temperature over time", series["temperature_c"], ordered["temperature_c"], 0.051),
+    for name, own, others, column, tolerance in (
+        ("energies of steps", steps, theirs["steps"], "energy_j", 1e-2),
+        ("hottest GPUs of steps", steps, theirs["steps"], "hottest_c", 1e-6),
+        ("clocks of steps", steps, theirs["steps"], "sm_clock_mean_mhz", 1e-4),
+        ("temperatures of steps", steps, theirs["steps"], "temperature_mean_c", 1e-6),
+        ("power over time", series, ordered, "power_w", 0.051),
+        ("temperature over time", series, ordered, "temperature_c", 0.051),
     ):
-        if not np.allclose(left.to_numpy(), right.to_numpy(), rtol=0, atol=tolerance):
+        if not np.allclose(own[column], others[column], rtol=0, atol=tolerance):
             found.append(f"{run}: {name} differ")
     return found
-
-
-def told(name: str, cost: Cost) -> str:
-    """One line on a command's cost."""
-    return (
-        f"{name}: {cost.wall_s:.1f} s, {cost.cpu_s:.1f} s of CPU time, "
-        f"{cost.peak_memory_bytes / 1e6:.0f} MB in its largest process"
-    )
 
 
 def main() -> int:
@@ -101,9 +83,7 @@ def main() -> int:
         results = Path(temporary)
         runs = matrix.write_matrix(results, count)
         analysis = [sys.executable, "-m", "workflow_lib.analysis"]
-        reducing = cost_of(
-            [*analysis, "reduce", "--processes", str(PROCESSES), *map(str, runs)],
-        )
+        reducing = cost_of([*analysis, "reduce", "--processes", str(PROCESSES), *map(str, runs)])
         print(told(f"reduce of {len(runs)} runs", reducing))
         tables = ["--plan", results / "plan.parquet", "--results", results, "--output", results]
         collecting = cost_of([*analysis, "collect", *map(str, tables)])

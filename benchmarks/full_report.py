@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import reported_study
-from benchmarks.reduce_64_gpus import Cost, cost_of
+from benchmarks.reduce_64_gpus import cost_of, told
 from tests.browser.chromium import Browser, Page, why_not
 from tests.workflow.conftest import SNAKEMAKE, copy
 
@@ -109,14 +109,6 @@ def medians(browser: Browser, path: Path, use: Callable[[Page, Path], dict[str, 
         page.close()
     values = {name: statistics.median(tab[name] for tab in of_tabs) for name in of_tabs[0]}
     return ", ".join(f"{name} {value:.0f} ms" for name, value in values.items())
-
-
-def told(name: str, cost: Cost) -> str:
-    """One line on a command's cost."""
-    return (
-        f"{name}: {cost.wall_s:.1f} s, {cost.cpu_s:.1f} s of CPU time, "
-        f"{cost.peak_memory_bytes / 1e6:.0f} MB in its largest process"
-    )
 
 
 def size(path: Path) -> str:

@@ -33,19 +33,8 @@ def render(directory: Path) -> RunPaths:
     config, results = directory / "config", directory / "results"
     study.write(config)
     planned = cells.expand_study(load_study(config))["tiny-mi250"].cells[0]
-    python(
-        "render",
-        "--config",
-        config,
-        "--results",
-        results,
-        "--root",
-        ROOT,
-        "--cell",
-        planned.cell.id,
-        "--run",
-        "1",
-    )
+    places = ("--config", config, "--results", results, "--root", ROOT)
+    python("render", *places, "--cell", planned.cell.id, "--run", "1")
     return RunPaths(results / "cells" / planned.cell.id / "run1")
 
 

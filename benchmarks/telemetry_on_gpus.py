@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -42,35 +43,25 @@ STEADY_S, BUSY_S = {"sampler-10": 15.0, "sampler-50": 20.0, "zeus-10": 10.0}, 12
 _SETTLE_S = 2.0
 
 
+@dataclass
 class Benchmark:
     """The parts, and the ranks beside which they run."""
 
-    def __init__(
-        self,
-        gpus: int,
-        names: Sequence[str],
-        rounds: int,
-        block_s: float,
-        directory: Path,
-        log: Log,
-        device: str = "cuda",
-    ) -> None:
-        """``names`` are of what is tried: sampler-10 is the sampler at 10 Hz, zeus-10 is Zeus."""
-        self.gpus = gpus
-        self.names = list(names)
-        self.rounds = rounds
-        self.block_s = block_s
-        self.directory = directory
-        self.log = log
-        self.device = device
-        self._ranks: Ranks | None = None
-        self._started = 0
+    gpus: int
+    #: of what is tried: sampler-10 is the sampler at 10 Hz, zeus-10 is Zeus
+    names: Sequence[str]
+    rounds: int
+    block_s: float
+    directory: Path
+    log: Log
+    _ranks: Ranks | None = None
+    _started: int = 0
 
     def ranks(self) -> Ranks:
         """The ranks, started and warmed up when they are first asked for."""
         if self._ranks is None:
             started = time.monotonic()
-            self._ranks = Ranks(self.gpus, MATRIX, PRODUCTS, ALL_REDUCE_BYTES, self.device)
+            self._ranks = Ranks(self.gpus, MATRIX, PRODUCTS, ALL_REDUCE_BYTES)
             self.log.say(f"ranks ready after {time.monotonic() - started:.1f} s")
             time.sleep(WARM_UP_S)
         self._ranks.check()
@@ -157,34 +148,20 @@ class Benchmark:
                 cpu_share=share,
             )
             rows.append(
-                (
-                    name,
-                    str(of_mean.pairs),
-                    str(len(times)),
-                    f"{1e3 * statistics.fmean(times):.3f}",
-                    f"{100 * of_mean.mean:+.3f}",
-                    f"{100 * of_mean.low:+.3f} to {100 * of_mean.high:+.3f}",
-                    f"{100 * of_mean.t_low:+.3f} to {100 * of_mean.t_high:+.3f}",
-                    f"{100 * of_median.mean:+.3f}",
-                    f"{100 * of_median.low:+.3f} to {100 * of_median.high:+.3f}",
-                    f"{100 * share:.3f}",
-                )
+                {
+                    "beside training": name,
+                    "pairs": str(of_mean.pairs),
+                    "steps": str(len(times)),
+                    "step/ms": f"{1e3 * statistics.fmean(times):.3f}",
+                    "slow-down/%": f"{100 * of_mean.mean:+.3f}",
+                    "95 % bootstrap": _range(of_mean.low, of_mean.high),
+                    "95 % t": _range(of_mean.t_low, of_mean.t_high),
+                    "of medians/%": f"{100 * of_median.mean:+.3f}",
+                    "their 95 % bootstrap": _range(of_median.low, of_median.high),
+                    "CPU/% of a core": f"{100 * share:.3f}",
+                }
             )
-        self.log.table(
-            (
-                "beside training",
-                "pairs",
-                "steps",
-                "step/ms",
-                "slow-down/%",
-                "95 % bootstrap",
-                "95 % t",
-                "of medians/%",
-                "95 % bootstrap",
-                "CPU/% of a core",
-            ),
-            rows,
-        )
+        self.log.table(rows)
 
     # ------------------------------------------------------------------------------- alone
 
@@ -209,26 +186,9 @@ class Benchmark:
             except Exception as error:  # what one of them lacks costs the others nothing
                 self.log.say(f"{name}: {type(error).__name__}: {error}")
                 self.log.row(part, name=name, error=f"{type(error).__name__}: {error}")
-        self.log.table(
-            (
-                "beside training",
-                "s",
-                "CPU/% of a core",
-                "RSS/MB",
-                "processes",
-                "delivered/%",
-                "late p50/ms",
-                "p99/ms",
-                "max/ms",
-                "read p50/µs",
-                "p99/µs",
-                "late, missed",
-                "kept",
-            ),
-            rows,
-        )
+        self.log.table(rows)
 
-    def _one_alone(self, part: str, name: str, duration_s: float) -> tuple[str, ...]:
+    def _one_alone(self, part: str, name: str, duration_s: float) -> dict[str, str]:
         one = self.start(name)
         try:
             time.sleep(_SETTLE_S)
@@ -258,29 +218,34 @@ class Benchmark:
         self.log.row(
             part, name=name, gpus=self.gpus, cpu_share=share, rss_bytes=memory, processes=members
         )
-        return (
-            name,
-            f"{end - start:.0f}",
-            f"{100 * share:.3f}",
-            f"{memory / 1e6:.1f}",
-            str(members),
-            *(
-                f"{scale * achieved[key]:.3f}" if key in achieved else ""
-                for key, scale in _ACHIEVED.items()
-            ),
-            tail,
-            kept,
-        )
+        return {
+            "beside training": name,
+            "s": f"{end - start:.0f}",
+            "CPU/% of a core": f"{100 * share:.3f}",
+            "RSS/MB": f"{memory / 1e6:.1f}",
+            "processes": str(members),
+            **{
+                head: f"{scale * achieved[key]:.3f}" if key in achieved else ""
+                for head, (key, scale) in _ACHIEVED.items()
+            },
+            "late, missed": tail,
+            "kept": kept,
+        }
 
 
+#: what the sampler alone says of itself: the column, its key and its factor
 _ACHIEVED = {
-    "delivered": 100.0,
-    "lateness_p50_ms": 1.0,
-    "lateness_p99_ms": 1.0,
-    "lateness_max_ms": 1.0,
-    "read_cost_p50_us": 1.0,
-    "read_cost_p99_us": 1.0,
+    "delivered/%": ("delivered", 100.0),
+    "late p50/ms": ("lateness_p50_ms", 1.0),
+    "late p99/ms": ("lateness_p99_ms", 1.0),
+    "late max/ms": ("lateness_max_ms", 1.0),
+    "read p50/µs": ("read_cost_p50_us", 1.0),
+    "read p99/µs": ("read_cost_p99_us", 1.0),
 }
+
+
+def _range(low: float, high: float) -> str:
+    return f"{100 * low:+.3f} to {100 * high:+.3f}"
 
 
 def main() -> int:

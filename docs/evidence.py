@@ -37,9 +37,10 @@ from research.projection import ship
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.projection.collecting import collect
-from workflow_lib.projection.own_runs import SHIPPED, own_text
-from workflow_lib.projection.own_stack import SHIPPED_FIT
-from workflow_lib.projection.part_times import SHIPPED as SHIPPED_PARTS
+from workflow_lib.projection.own_runs import SHIPPED as OWN_RUNS
+from workflow_lib.projection.own_runs import own_text
+from workflow_lib.projection.own_stack import SHIPPED_FIT as OWN_FIT
+from workflow_lib.projection.part_times import SHIPPED as OWN_PARTS
 from workflow_lib.records import bounds
 from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable
@@ -49,13 +50,8 @@ CHECKOUT = Path(__file__).parents[1]
 ARCHIVES = CHECKOUT / "evidence"
 DIGESTS = ARCHIVES / "products.csv"
 REBUILT = CHECKOUT / "rebuilt" / "evidence"
-#: the runs of the archives that projections are fitted to
-OWN_RUNS = SHIPPED
-#: times of parts alone, which they are fitted to as well
-OWN_PARTS = SHIPPED_PARTS
-#: the fit to both
-OWN_FIT = SHIPPED_FIT
-
+#: the modules of pages of one file
+_OF_ONE_PAGE = (readings, placing, jitter, measured, hosts, projecting, provenance)
 #: more than any archive here has, unpacked
 _MAXIMUM_BYTES = 1e9
 
@@ -72,7 +68,7 @@ def rebuild_all(into: Path) -> None:
 
 def own_runs(rebuilt: Path) -> str:
     """What ``OWN_RUNS`` has to hold: all archives' cells that a projection can be fitted to."""
-    return own_text(collect(sorted(rebuilt.glob("*/results/sweeps/*"))))
+    return own_text(collect(findings.sweeps_of(rebuilt)))
 
 
 def fitted_to(rebuilt: Path) -> dict[Path, str]:
@@ -88,13 +84,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
         **findings.files(rebuilt),
         **sweeps.files(rebuilt),
         **engine.files(),
-        **readings.files(rebuilt),
-        **placing.files(rebuilt),
-        **jitter.files(rebuilt),
-        **measured.files(rebuilt),
-        **hosts.files(rebuilt),
-        **projecting.files(),
-        **provenance.files(rebuilt),
+        **{findings.DIRECTORY / each.NAME: each.page(rebuilt) for each in _OF_ONE_PAGE},
         findings.DIRECTORY / verdicts.NAME: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),
     }
@@ -122,8 +112,7 @@ def _write_fit(rebuilt: Path) -> bool:
     before = OWN_FIT.read_text(encoding="utf-8") if OWN_FIT.is_file() else ""
     for path, text in fitted_to(rebuilt).items():
         path.write_text(text, encoding="utf-8", newline="")
-    for path, text in ship.files().items():
-        path.write_text(text, encoding="utf-8", newline="")
+    ship.ship()
     return OWN_FIT.read_text(encoding="utf-8") != before
 
 

@@ -36,6 +36,7 @@ from workflow_lib.records.telemetry_columns import (
     SAMPLER_BLOCKS,
 )
 from workflow_lib.report.figures import KINDS
+from workflow_lib.study import load_study
 from workflow_lib.trainers import capabilities
 
 DIRECTORY = Path(__file__).parent / "reference"
@@ -185,7 +186,7 @@ def pages() -> dict[Path, str]:
 
 
 def _configuration() -> str:
-    parts = [_NOTICE.format(source="workflow_lib/config"), _CONFIGURATION.rstrip()]
+    parts = [_CONFIGURATION]
     inherited = set(config.TrainingAxes.model_fields)
     for title, model in _SECTIONS:
         schema = model.model_json_schema()
@@ -208,7 +209,12 @@ def _configuration() -> str:
             for name, field in own.items()
         ]
         parts.append(_table(("key", "takes", "default", "meaning"), rows))
-    return "\n\n".join(parts) + "\n"
+    return _page("workflow_lib/config", *parts)
+
+
+def _page(source: str, *parts: str) -> str:
+    """A page of parts, and of what says where it is from."""
+    return "\n\n".join(part.rstrip() for part in (_NOTICE.format(source=source), *parts)) + "\n"
 
 
 def _described(model: type[config.Strict]) -> str:
@@ -240,8 +246,8 @@ def _accepts(schema: Mapping[str, Any]) -> str:
         several = any("items" in each for each in of_values.get("anyOf", ()))
         return "names and values" if several else "names and texts"
     if kind == "string" and "pattern" in schema:
-        plain = "control" if "x00" in schema["pattern"] else None
-        return "text" if plain else f"text: `{schema['pattern']}`"
+        # One that only keeps control characters out is no pattern to a reader.
+        return "text" if "x00" in schema["pattern"] else f"text: `{schema['pattern']}`"
     words = {"string": "text", "integer": "integer", "number": "number", "boolean": "true, false"}
     return words.get(kind, kind) + _bounds(schema)
 
@@ -287,23 +293,20 @@ def _default(schema: Mapping[str, Any], required: bool) -> str:
 
 
 def _bounds_page() -> str:
-    notice = _NOTICE.format(source="workflow_lib/records/bounds.py")
     rows = [
         (f"`{name}`", bound.what, f"{bound.most:,}".replace(",", " "), bound.unit)
         for name, bound in bounds.all_bounds().items()
     ]
     table = _table(("bound", "of what", "most", "unit"), rows)
-    return "\n\n".join([notice, _BOUNDS.rstrip(), table]) + "\n"
+    return _page("workflow_lib/records/bounds.py", _BOUNDS, table)
 
 
 # ----------------------------------------------------------------------------------------- columns
 
 
 def _columns() -> str:
-    notice = _NOTICE.format(source="workflow_lib/records/columns.py")
-    parts = [notice, _COLUMNS.rstrip()]
-    parts += ["## Identity", "What tells one cell from another; several tables begin with these."]
-    parts.append(_column_table(IDENTITY))
+    identity = "What tells one cell from another; several tables begin with these."
+    parts = [_COLUMNS, "## Identity", identity, _column_table(IDENTITY)]
     for title, sentence, columns in _TABLES:
         shown: Sequence[Column] = columns
         if columns[: len(IDENTITY)] == IDENTITY:
@@ -318,7 +321,7 @@ def _columns() -> str:
                 "every completed run has it."
             )
         parts += [f"## {title}", sentence, _column_table(shown)]
-    return "\n\n".join(parts) + "\n"
+    return _page("workflow_lib/records/columns.py", *parts)
 
 
 _REASONS = """\
@@ -333,9 +336,9 @@ or the error of a damaged file. `unclassified` is a text of an earlier version.
 
 
 def _reasons() -> str:
-    notice = _NOTICE.format(source="workflow_lib/records/reasons.py")
     rows = "".join(f"| `{code}` | {text} |\n" for code, text in sorted(SENTENCES.items()))
-    return f"{notice}\n\n{_REASONS}| code | sentence |\n|---|---|\n{rows}"
+    table = f"| code | sentence |\n|---|---|\n{rows}"
+    return _page("workflow_lib/records/reasons.py", _REASONS, table)
 
 
 def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:
@@ -357,17 +360,15 @@ def _column_table(columns: Iterable[Column]) -> str:
 
 
 def _backends() -> str:
-    study = backends.the_study()
-    notice = _NOTICE.format(
-        source="workflow_lib/trainers/capabilities.py or research/pages/backends.py"
-    )
-    parts = [notice, backends.TITLE.rstrip(), "## Combinations", backends.COMBINATIONS.rstrip()]
+    study = load_study(schemas.CONFIG)
+    parts = [backends.TITLE, "## Combinations", backends.COMBINATIONS]
     for title, rows in backends.answers(study):
         parts += [f"### {title}", _table(("combination", *capabilities.BACKENDS), rows)]
-    parts += ["## The study's cells", backends.SWEEP.rstrip()]
+    parts += ["## The study's cells", backends.SWEEP]
     for platform, rows in backends.sweep_rows(study):
         parts += [f"### {platform}", _table(("model", "layout", "ZeRO", "runs on"), rows)]
-    return "\n\n".join(parts) + "\n"
+    source = "workflow_lib/trainers/capabilities.py or research/pages/backends.py"
+    return _page(source, *parts)
 
 
 # --------------------------------------------------------------------------- captions of figures

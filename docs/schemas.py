@@ -34,13 +34,6 @@ def pages() -> dict[Path, str]:
     return {DIRECTORY / f"{name}.json": _text(name, model) for name, (_, model) in KINDS.items()}
 
 
-def first_line(path: Path) -> str:
-    """What a file under config/ begins with, for editors. Raises ValueError for another file."""
-    inside = path.relative_to(CONFIG)
-    name = next(name for name, (files, _) in KINDS.items() if inside.match(files))
-    return f"# yaml-language-server: $schema={'../' * (len(inside.parts) - 1)}schemas/{name}.json"
-
-
 def _text(name: str, model: type[config.Strict]) -> str:
     schema = {
         # The draft that editors know best.

@@ -43,7 +43,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,8 @@ sys.path.insert(0, str(REPOSITORY))
 import torch
 
 from benchmarks.measuring.pairs import NEW_TOKENS, OURS, in_rounds, ratio_in_words
-from research.measuring.engine_cells import CONFIG, make_cells, option_sets
+from benchmarks.measuring.parts import append, launcher
+from research.measuring.engine_cells import CONFIG, make_cells, option_sets, say
 from research.measuring.engine_steps import PEERS, SPEEDS, other_size, train, train_by_peer
 from workflow_lib import memory
 from workflow_lib.records.cell import Cell
@@ -96,18 +96,16 @@ def on_every_rank(options: argparse.Namespace) -> None:
         record = {**conditions, "cell": name, **who, **found}
         if launch.rank == 0:
             print(line(f"{name} by {options.by}", found), flush=True)
-            if options.output:
-                with options.output.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(record) + "\n")
+            append(options.output, record)
 
     for cell in cells:
         try:
-            if options.ranks_per_gpu > 1:
-                show(cell.id, without_speeds(train(cell, device, False), options.ranks_per_gpu))
-            elif options.by == OURS:
-                show(cell.id, train(cell, device, options.trace))
-            else:
+            if options.by != OURS:
                 show(cell.id, train_by_peer(cell, device, options.by))
+            else:
+                found = train(cell, device, options.trace)
+                shared = options.ranks_per_gpu > 1
+                show(cell.id, without_speeds(found, options.ranks_per_gpu) if shared else found)
         except torch.OutOfMemoryError as error:
             # The other ranks may wait for this one for ever.
             print(f"{cell.id}: out of memory: {str(error)[:200]}", flush=True)
@@ -130,8 +128,8 @@ def fits_shared(cell: Cell, ranks: int, there: int) -> bool:
     """
     needed = ranks * memory.estimate(cell.model, cell.degrees, cell.training).allocated
     fits = needed <= 0.9 * there  # contexts and buffers of communication take some
-    if not fits and "RANK" not in os.environ:
-        print(f"{cell.id}: {ranks} ranks need {needed / 1e9:.0f} of {there / 1e9:.0f} GB (skipped)")
+    if not fits:
+        say(f"{cell.id}: {ranks} ranks need {needed / 1e9:.0f} of {there / 1e9:.0f} GB (skipped)")
     return fits
 
 
@@ -175,11 +173,6 @@ def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], re
     return int(bool(failed))
 
 
-def not_installed(peers: Sequence[str]) -> list[str]:
-    """Those of the peers that this Python does not have."""
-    return [peer for peer in peers if importlib.util.find_spec(peer) is None]
-
-
 def lines_of(path: Path) -> list[str]:
     """The lines of a file; none if there is no such file."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -188,30 +181,32 @@ def lines_of(path: Path) -> list[str]:
 def line(name: str, found: dict[str, Any]) -> str:
     """One line of the table; a dash for what was not measured."""
 
-    def shown(key: str, form: str, scale: float = 1) -> str:
-        value = found.get(key)
-        return (
-            "–".rjust(int(form.partition(".")[0])) if value is None else f"{scale * value:{form}}"
-        )
-
-    started = profiled = ""
+    shown = [
+        f"{scale * found[key]:{width}.{digits}f}"
+        if found.get(key) is not None
+        else "–".rjust(width)
+        for key, width, digits, scale in _COLUMNS
+    ]
+    told = [*shown, f" {name}  loss {found['loss']:.3f}"]
     if found.get("start_up_s") is not None:  # of the launcher's child, imports included
-        started = f", first step after {found['start_up_s']:.0f} s"
+        told[-1] += f", first step after {found['start_up_s']:.0f} s"
     if found.get("communication_s"):
         exposed = ", ".join(f"{k} {100 * v:.1f} %" for k, v in found["exposed"].items())
-        profiled = (
+        told[-1] += (
             f"  communication {found['communication_s']:.3f} s, {100 * found['overlapped']:.0f} % "
             f"beside compute; exposed, of the step: {exposed or 'nothing'}"
         )
     if found.get("mfu_causal_bf16_peak", found["mfu_causal"]) != found["mfu_causal"]:
-        profiled += f", causal MFU of the bf16 peak {100 * found['mfu_causal_bf16_peak']:.1f} %"
-    forms = {"mfu_6n": "6.1f", "mfu_causal": "6.1f", "mfu_full_attention": "5.1f"}
-    mfu = [shown(key, form, 100) for key, form in forms.items()]
-    return (
-        f"{shown('tokens_per_s_per_gpu', '12.0f')} {' '.join(mfu)} {shown('peak_gb', '7.1f')}"
-        f" {shown('estimate_gb', '8.1f')} {shown('step_s', '8.3f')}  {name}"
-        f"  loss {found['loss']:.3f}{started}{profiled}"
-    )
+        told[-1] += f", causal MFU of the bf16 peak {100 * found['mfu_causal_bf16_peak']:.1f} %"
+    return " ".join(told)
+
+
+#: measures of the table: their width, digits behind the point and scale
+_COLUMNS = (
+    *(("tokens_per_s_per_gpu", 12, 0, 1), ("mfu_6n", 6, 1, 100), ("mfu_causal", 6, 1, 100)),
+    *(("mfu_full_attention", 5, 1, 100), ("peak_gb", 7, 1, 1), ("estimate_gb", 8, 1, 1)),
+    ("step_s", 8, 3, 1),
+)
 
 
 def main() -> int:
@@ -222,14 +217,8 @@ def main() -> int:
     sets = option_sets(1)
     shown = f"sets of cells: {', '.join(sets)}"
     add("--platform", choices=platforms, metavar="PLATFORM", default="h200", help="(default: h200)")
-    add(
-        "--sets",
-        nargs="+",
-        choices=sorted(sets),
-        metavar="SET",
-        default=["llama3-8b-8l"],
-        help=shown,
-    )
+    usual = ["llama3-8b-8l"]
+    add("--sets", nargs="+", choices=sorted(sets), metavar="SET", default=usual, help=shown)
     add("--only", default="", help="only cells whose id contains this")
     add("--gpus", type=int, help="how many (default: all)")
     for name, most, default, what in (
@@ -260,9 +249,8 @@ def main() -> int:
     shared = f", {options.ranks_per_gpu} ranks on each: no speeds" if ranks > gpus else ""
     print(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}{shared}")
     print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-    command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
-    if missing := not_installed(options.peer):
+    command = launcher(ranks)
+    if missing := [peer for peer in options.peer if importlib.util.find_spec(peer) is None]:
         print(f"engine_on_gpus: no {' and no '.join(missing)} here: install envs/peers.txt")
         return 1
     if options.peer:

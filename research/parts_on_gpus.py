@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 import torch
+
+from benchmarks.measuring.parts import append, launcher
 
 _TIMEOUT = datetime.timedelta(seconds=120)
 #: powers of 4 from 1 MiB to 1 GiB
@@ -54,15 +56,14 @@ def on_every_rank(options: argparse.Namespace) -> None:
         device = torch.device("cpu")
         dist.init_process_group("gloo", timeout=_TIMEOUT)
     counts = options.repeats, options.warmups
-    found = [
+    conditions = _conditions(options, dist.get_world_size())
+    for record in chain(
         part_steps.collectives(device, options.messages, *counts),
         part_steps.optimiser(device, options.weights, *counts),
-    ]
-    conditions = _conditions(options, dist.get_world_size())
-    for records in found:
-        for record in records:
-            if rank == 0:
-                _keep({**conditions, **record}, options.output)
+    ):
+        if rank == 0:
+            print(line(record), flush=True)
+            append(options.output, {**conditions, **record})
     dist.destroy_process_group()
 
 
@@ -79,13 +80,6 @@ def _conditions(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
         },
         "begun": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ"),
     }
-
-
-def _keep(record: dict[str, Any], output: Path | None) -> None:
-    print(line(record), flush=True)
-    if output:
-        with output.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
 
 
 def line(record: dict[str, Any]) -> str:
@@ -138,8 +132,7 @@ def main() -> int:
     print(f"{name} × {ranks}, torch {torch.__version__}")
     columns = f"{'part':<16} {'ranks':>5} {'size':>9} {'median ms':>10} {'min ms':>9} {'max ms':>9}"
     print(f"{columns} {'GB/s':>8}", flush=True)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-    return subprocess.run([sys.executable, *launcher, __file__, *sys.argv[1:]]).returncode
+    return subprocess.run(launcher(ranks)).returncode
 
 
 if __name__ == "__main__":

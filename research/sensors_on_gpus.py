@@ -7,7 +7,7 @@ cost     what each reading costs under load
 sensor   how often power and energy are renewed, and the window over which a reading of power is a
          mean: of what the driver's own samples say, while square waves of matrix products run
 
-Needs torch, numpy and nvidia-ml-py, and takes about two minutes:
+Needs torch, numpy, scipy and nvidia-ml-py, and takes about two minutes:
 
     python3 research/sensors_on_gpus.py --output sensors.jsonl
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -56,9 +57,10 @@ class Benchmark:
             for name, call in readings.nvml_readings(self.nvml, self.handles).items():
                 cost = readings.cost_of(self.nvml, call, self.gpus)
                 self.log.row("cost", reading=name, cost=cost)
-                times_us = (cost.wall_p50_us, cost.wall_p99_us, cost.cpu_p50_us)
-                rows.append((name, *(f"{us:.1f}" for us in times_us), cost.declined))
-        self.log.table(("reading, µs a call", "median", "p99", "CPU, median", "declined"), rows)
+                wall = {"median": f"{cost.wall_p50_us:.1f}", "p99": f"{cost.wall_p99_us:.1f}"}
+                cpu = {"CPU, median": f"{cost.cpu_p50_us:.1f}", "declined": cost.declined}
+                rows.append({"reading, µs a call": name, **wall, **cpu})
+        self.log.table(rows)
 
     def sensor(self) -> None:
         """How often readings are renewed, and the window of power, on the first two GPUs, which are
@@ -70,15 +72,19 @@ class Benchmark:
             self.log.row("sensor-raw", reading=name, gpu=gpu, seen=changes)
             period = update_period([at for at, _ in changes])
             self.log.row("period", reading=name, gpu=gpu, period=period)
-            periods.append((name, str(gpu), str(len(changes)), *_ms(*period)))
-        self.log.table(("reading", "GPU", "updates", "period, ms", "from", "to"), periods)
+            row = {"reading": name, "GPU": str(gpu), "updates": str(len(changes))}
+            periods.append(row | _ms(("period, ms", "from", "to"), period))
+        self.log.table(periods)
         for gpu in sorted({gpu for _, gpu in seen}):
             found = fit_window(seen["power", gpu], seen[readings.SAMPLES, gpu])
             self.log.row("window", gpu=gpu, window=found)
-            times = _ms(found.window_s, found.low_s, found.high_s, found.delay_s)
-            windows.append((str(gpu), *times, f"{found.r2:.4f}", str(found.left_out)))
-        heads = ("GPU", "window of power, ms", "from", "to", "delay", "R²", "left out")
-        self.log.table(heads, windows)
+            times = _ms(
+                ("window of power, ms", "from", "to", "delay"),
+                (found.window_s, found.low_s, found.high_s, found.delay_s),
+            )
+            fit = {"R²": f"{found.r2:.4f}", "left out": str(found.left_out)}
+            windows.append({"GPU": str(gpu), **times, **fit})
+        self.log.table(windows)
 
     def _seen(self) -> dict[tuple[str, int], list[readings.Change]]:
         """What changed while the waves ran, by reading and GPU."""
@@ -96,8 +102,8 @@ class Benchmark:
             return {key: each.result() for key, each in zip(keys, polling, strict=True)}
 
 
-def _ms(*times_s: float) -> tuple[str, ...]:
-    return tuple(f"{1e3 * each:.2f}" for each in times_s)
+def _ms(heads: Sequence[str], times_s: Sequence[float]) -> dict[str, str]:
+    return {head: f"{1e3 * each:.2f}" for head, each in zip(heads, times_s, strict=True)}
 
 
 def main() -> int:

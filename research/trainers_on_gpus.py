@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import TextIO
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests/measure/trainers"
@@ -49,31 +50,23 @@ def record(path: Path, over: Event) -> None:
 
 def alternate(measuring: int, stream: TextIO, over: Event) -> None:
     """Stop and continue the sampler of a process by turns, and write down when."""
-    turn, samplers = 0, []
+    turn = 0
     while not over.wait(TURN_S):
-        samplers = samplers_of(measuring)
         runs = turn % 4 in (0, 3)
-        for sampler in samplers:
-            os.kill(sampler, signal.SIGCONT if runs else signal.SIGSTOP)
-        if samplers:
+        if let_sample(measuring, runs):
             stream.write(f"{time.time():.6f},{int(runs)}\n")
             turn += 1
-    for sampler in samplers:
-        with suppress(ProcessLookupError):
-            os.kill(sampler, signal.SIGCONT)
+    let_sample(measuring, True)
 
 
-def samplers_of(measuring: int) -> list[int]:
-    """The processes of samplers that a process has started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            words = (stat.parent / "cmdline").read_bytes().split(b"\0")
-        except OSError:  # it has ended
-            continue
-        if parent == measuring and b"sample" in words:
-            found.append(int(stat.parent.name))
+def let_sample(measuring: int, runs: bool) -> bool:
+    """Continue or stop the samplers that a process has started; returns whether it has any."""
+    found = False
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(measuring).children():
+            if "sample" in child.cmdline():
+                child.resume() if runs else child.suspend()
+                found = True
     return found
 
 
@@ -119,7 +112,6 @@ def run(word: str, options: argparse.Namespace) -> None:
     began_s = time.monotonic()
     with (
         Path(f"{directory}.log").open("w") as log,
-        Path(f"{directory}-turns.csv").open("w") as turns,
         subprocess.Popen(
             command(name, int(gpus), int(steps), options, directory),
             shell=True,
@@ -129,10 +121,9 @@ def run(word: str, options: argparse.Namespace) -> None:
         ) as process,
     ):
         if options.alternate:
-            with beside(alternate, process.pid, turns):
+            turns = Path(f"{directory}-turns.csv")
+            with turns.open("w") as stream, beside(alternate, process.pid, stream):
                 process.wait()
-    if not options.alternate:
-        Path(turns.name).unlink()
     print(f"{word}: exit code {process.returncode}, {time.monotonic() - began_s:.0f} s", flush=True)
     print("".join(Path(log.name).read_text().splitlines(keepends=True)[-12:]), flush=True)
 
@@ -151,11 +142,8 @@ def main() -> None:
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     options.output = options.output.resolve()
-    if options.simulate:
-        for word in options.words:
-            run(word, options)
-        return
-    with beside(record, options.output / "recorder.csv"):
+    recorder = options.output / "recorder.csv"
+    with nullcontext() if options.simulate else beside(record, recorder):
         for word in options.words:
             run(word, options)
 

@@ -17,11 +17,18 @@ def schema(name):
     return json.loads((schemas.DIRECTORY / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def first_line(path):
+    """What a file under config/ begins with, for editors."""
+    inside = path.relative_to(schemas.CONFIG)
+    name = next(name for name, (files, _) in schemas.KINDS.items() if inside.match(files))
+    return f"# yaml-language-server: $schema={'../' * (len(inside.parts) - 1)}schemas/{name}.json"
+
+
 def schema_of(path):
     """As an editor finds it: by the file's first line, from the file's own directory."""
     first = path.read_text(encoding="utf-8").partition("\n")[0]
     mark = "# yaml-language-server: $schema="
-    assert first.startswith(mark), f"{path}: write as its first line: {schemas.first_line(path)}"
+    assert first.startswith(mark), f"{path}: write as its first line: {first_line(path)}"
     return json.loads((path.parent / first.removeprefix(mark)).read_text(encoding="utf-8"))
 
 
@@ -38,7 +45,7 @@ def test_a_schema_is_one(name):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(schemas.CONFIG)))
 def test_a_shipped_file_is_what_its_schema_says(path):
-    assert schema_of(path)["title"] == f"Triptych: {schemas.first_line(path).split('/')[-1][:-5]}"
+    assert schema_of(path)["title"] == f"Triptych: {first_line(path).split('/')[-1][:-5]}"
     jsonschema.validate(read_yaml(path), schema_of(path), jsonschema.Draft7Validator)
 
 

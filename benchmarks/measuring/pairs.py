@@ -130,16 +130,3 @@ def ratio_in_words(ours: Sequence[float], theirs: Sequence[float]) -> str:
         return f"{ours[0] / theirs[0]:.3f} (1 pair, no interval)"
     found = ratio(ours[:pairs], theirs[:pairs])
     return f"{found.mean:.3f} ({found.t_low:.3f} to {found.t_high:.3f}, {pairs} pairs)"
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of the values lies, straight between neighbours; NaN of
-    none.
-    """
-    ordered = sorted(values)
-    if not ordered:
-        return float("nan")
-    position = share * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -20,27 +21,32 @@ class Log:
 
     def row(self, part: str, **values: Any) -> None:
         """Append one JSON line."""
-        if self._path is None:
-            return
-        line = json.dumps(
-            {"part": part, "unix_time_s": round(time.time(), 3), **values}, default=_plain
-        )
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+        append(self._path, {"part": part, "unix_time_s": round(time.time(), 3), **values})
 
     def say(self, text: str = "") -> None:
         """Print a line."""
         print(text, flush=True)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table: the first column to the left, the others to the right."""
-        widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]
-        for row in [columns, *rows]:
-            cells = [
-                str(cell).rjust(width) if i else str(cell).ljust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            self.say("  ".join(cells))
+    def table(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """Print rows by column: the first column to the left, the others to the right."""
+        lines = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for first, *others in lines:
+            cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+            self.say("  ".join([first.ljust(widths[0]), *cells]))
+
+
+def append(path: Path | None, record: Mapping[str, Any]) -> None:
+    """Append a record to a file of JSON lines, if there is one."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, default=_plain) + "\n")
+
+
+def launcher(ranks: int) -> list[str]:
+    """The command that runs this program again, as so many ranks of one host."""
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    return [sys.executable, *launch, *sys.argv]
 
 
 def _plain(value: Any) -> Any:

@@ -6,17 +6,16 @@ import contextlib
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
-from benchmarks.measuring.pairs import percentile
 from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.files import read_record
@@ -60,62 +59,58 @@ class Watched:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.paused = False
 
-    def members(self) -> list[int]:
-        """Process ids of it and of all its descendants that live."""
+    def members(self) -> list[psutil.Process]:
+        """It and all its descendants that live."""
         try:
             root = psutil.Process(self.process.pid)
-            return [root.pid, *(child.pid for child in root.children(recursive=True))]
+            return [root, *root.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
 
     def cpu_s(self) -> float:
         """CPU time of all of them, to the nanosecond."""
         total = 0.0
-        for pid in self.members():
+        for each in self.members():
             # The clock of a whole process, as clock_getcpuclockid(3) makes it.
             with contextlib.suppress(OSError):
-                total += time.clock_gettime((~pid << 3) | 2)
+                total += time.clock_gettime((~each.pid << 3) | 2)
         return total
 
     def memory_bytes(self) -> int:
         """Their resident memory together; pages they share count in each."""
         total = 0
-        for pid in self.members():
+        for each in self.members():
             with contextlib.suppress(psutil.NoSuchProcess):
-                total += psutil.Process(pid).memory_info().rss
+                total += each.memory_info().rss
         return total
 
     def pause(self) -> None:
         """Hold all of them."""
-        self._signal(signal.SIGSTOP)
-        self.paused = True
+        self._each(psutil.Process.suspend)
 
     def resume(self) -> None:
         """Let all of them go on."""
-        self._signal(signal.SIGCONT)
-        self.paused = False
+        self._each(psutil.Process.resume)
 
     def end(self) -> None:
         """End all of them, whatever their state."""
         members = self.members()
-        self._signal(signal.SIGCONT)
-        with contextlib.suppress(OSError):
-            self.process.terminate()
+        self.resume()
+        self.process.terminate()
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        for pid in members[1:]:
+        for each in members[1:]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                psutil.Process(pid).kill()
+                each.kill()
 
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self.members():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def _each(self, act: Callable[[psutil.Process], None]) -> None:
+        for each in self.members():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                act(each)
 
 
 class SamplerProcess(Watched):
@@ -176,15 +171,19 @@ class SamplerProcess(Watched):
             due += round(span_s * self.rate_hz) + 1
             delivered += sum(bool(row["power_w"]) for row in of_gpu)
         first = [row for row in rows if row["gpu"] == "0"]
-        late = [float(row["lateness_s"]) for row in first if row["lateness_s"]]
+        late_s = [float(row["lateness_s"]) for row in first if row["lateness_s"]]
+        cost_s = [float(row["read_cost_s"]) for row in rows]
+        nothing = [float("nan")]
+        late = 1e3 * np.quantile(late_s or nothing, (0.5, 0.99, 1.0))
+        read = 1e6 * np.quantile(cost_s or nothing, (0.5, 0.99))
         return {
             "due": due,
             "delivered": delivered / due if due else 0.0,
-            "lateness_p50_ms": 1e3 * percentile(late, 0.5),
-            "lateness_p99_ms": 1e3 * percentile(late, 0.99),
-            "lateness_max_ms": 1e3 * max(late, default=float("nan")),
-            "read_cost_p50_us": 1e6 * percentile([float(r["read_cost_s"]) for r in rows], 0.5),
-            "read_cost_p99_us": 1e6 * percentile([float(r["read_cost_s"]) for r in rows], 0.99),
+            "lateness_p50_ms": late[0],
+            "lateness_p99_ms": late[1],
+            "lateness_max_ms": late[2],
+            "read_cost_p50_us": read[0],
+            "read_cost_p99_us": read[1],
         }
 
 
@@ -193,7 +192,6 @@ class ZeusProcess(Watched):
 
     def __init__(self, rate_hz: float) -> None:
         """Start it and wait until it polls. Raises RuntimeError where it is not installed."""
-        self.rate_hz = rate_hz
         super().__init__(
             subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("zeus_monitor.py")), str(rate_hz)],

@@ -14,20 +14,14 @@ from typing import Any
 _MOST_STEPS = 200_000
 #: ranks are never this many steps apart, since each step ends with an all-reduce
 _STEPS_AHEAD = 10
+#: how long the first steps may take to come
+_START_S = 120.0
 
 
 class Ranks:
     """A process for each GPU, in step with each other; the first one's steps are timed."""
 
-    def __init__(
-        self,
-        gpus: int,
-        matrix: int,
-        products: int,
-        all_reduce_bytes: int,
-        device: str = "cuda",
-        timeout_s: float = 120.0,
-    ) -> None:
+    def __init__(self, gpus: int, matrix: int, products: int, all_reduce_bytes: int) -> None:
         """Start them, and wait for the first steps. Raises RuntimeError where a rank ends."""
         context = multiprocessing.get_context("spawn")
         self._ends = context.RawArray("d", _MOST_STEPS)
@@ -37,19 +31,19 @@ class Ranks:
         self._directory = tempfile.TemporaryDirectory()
         meet = str(Path(self._directory.name) / "meet")
         shared = (self._ends, self._count, self._stop_at, self._stop)
-        work = (matrix, products, all_reduce_bytes, device)
+        work = (matrix, products, all_reduce_bytes)
         self._processes = [
             context.Process(target=_rank, args=(rank, gpus, meet, work, shared), daemon=True)
             for rank in range(gpus)
         ]
         for process in self._processes:
             process.start()
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _START_S
         try:
             while self._count.value < 3:
                 self.check()
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"no step within {timeout_s:.0f} s")
+                    raise RuntimeError(f"no step within {_START_S:.0f} s")
                 time.sleep(0.1)
         except RuntimeError:
             self.close()
@@ -91,7 +85,6 @@ def _steps(
     matrix: int,
     products: int,
     all_reduce_bytes: int,
-    device_type: str,
     ends: Any,
     count: Any,
     stop_at: Any,
@@ -100,25 +93,17 @@ def _steps(
     import torch
     import torch.distributed as dist
 
-    cuda = device_type == "cuda"
-    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(1)
-    dist.init_process_group(
-        "nccl" if cuda else "gloo", init_method=f"file://{meet}", rank=rank, world_size=ranks
-    )
-    weights = torch.randn(matrix, matrix, device=device, dtype=torch.bfloat16)
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{meet}", rank=rank, world_size=ranks)
+    weights = torch.randn(matrix, matrix, device="cuda", dtype=torch.bfloat16)
     output = torch.empty_like(weights)
-    gradients = torch.zeros(all_reduce_bytes // 2, device=device, dtype=torch.bfloat16)
+    gradients = torch.zeros(all_reduce_bytes // 2, device="cuda", dtype=torch.bfloat16)
     step = 0
     while step < min(stop_at.value, _MOST_STEPS):
         for _ in range(products):
             torch.mm(weights, weights, out=output)
         dist.all_reduce(gradients)
-        if cuda:
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         if rank == 0:
             ends[step] = time.time()
             count.value = step + 1

@@ -9,23 +9,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from research.plain import PLAIN
 from workflow_lib import pipelines
 from workflow_lib.cells import hardware_of
 from workflow_lib.records.cell import Cell, Data, Telemetry
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 from workflow_lib.trainers import capabilities
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 
 
-def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dict[str, Any]]]]:
-    """The cells by set: model, its layers (0: all), degrees, training options.
+#: model, its layers (0: all), degrees, training options; ``stage_layers`` may be "auto"
+Recipe = tuple[str, int, dict[str, Any], dict[str, Any]]
 
-    Degrees may have ``stage_layers`` "auto", as a sweep's may.
-    """
+
+def option_sets(gpus: int) -> dict[str, list[Recipe]]:
+    """The cells by set."""
     half = max(1, gpus // 2)
     tensor, pipeline, sharded = {"tp": gpus}, {"pp": gpus}, {"dp": gpus}
     dense = [
@@ -56,7 +57,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
     twins = {"gpt3-175b": dense, "llama3-70b": dense} | dict.fromkeys(
         ("mixtral-8x7b", "mixtral-8x22b"), experts
     )
-    sets: dict[str, list[tuple[str, int, dict[str, Any], dict[str, Any]]]] = {
+    sets: dict[str, list[Recipe]] = {
         "llama3-8b": [("llama3-8b", 0, *one) for one in whole],
         "llama3-8b-8l": [("llama3-8b", 8, *one) for one in whole],
         **{name: [(name, 8, *one) for one in of_kind] for name, of_kind in twins.items()},
@@ -103,13 +104,6 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         for degrees, options in (({"dp": gpus}, {"zero_stage": 3}), ({"pp": gpus}, {}))
         for each in ("bf16", "fp8")
     ]
-    sets["exposed"] = [
-        (name, 8, degrees, {**options, "backend": "torch", "overlap": overlap})
-        for name in twins
-        for *_, degrees, options in sets[name]
-        if "backend" not in options
-        for overlap in (False, True)
-    ]
     compiled = {"backend": "torch", "compile": True}
     spread = {"dp": gpus, "ep": gpus}
     sets["experts"] = [
@@ -144,6 +138,12 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
     return sets
 
 
+def say(text: str) -> None:
+    """Print a line where this process launches others, which need not say it again."""
+    if "RANK" not in os.environ:
+        print(text)
+
+
 def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
     """The cells of the sets on ``gpus`` GPUs; those that no backend can run are left out aloud."""
     study, platform = load_study(CONFIG), options_given.platform
@@ -156,30 +156,21 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
             divided = degrees.get("stage_layers")
             degree = Degrees(**degrees | {"stage_layers": ()})
             if degree.world_size != gpus:
-                if "RANK" not in os.environ:
-                    print(f"{model.name} {degree.name}: needs {degree.world_size} GPUs, not {gpus}")
+                say(f"{model.name} {degree.name}: needs {degree.world_size} GPUs, not {gpus}")
                 continue
-            plain: dict[str, Any] = {
-                "zero_stage": 1,
-                "micro_batch_size": 1,
+            plain = {
                 "global_batch_size": 4 * gpus,
-                "precision": "bf16",
-                "recomputation": "none",
-                "overlap": False,
                 "warmup_steps": options_given.warmup,
                 "measured_steps": options_given.steps,
-                "learning_rate": 1e-4,
-                "seed": 1,
                 "sequence_parallel": degree.tp > 1,
                 "routing": "dropless" if model.experts else None,
             }
-            training = Training(**{**plain, **options})
+            training = dataclasses.replace(PLAIN, **plain | options)
             if divided == "auto":
                 layers_of_stages = pipelines.layers_by_work(model, degree, training)
                 degree = dataclasses.replace(degree, stage_layers=layers_of_stages)
             if reason := capabilities.refusal(degree, training, model):
-                if "RANK" not in os.environ:
-                    print(f"{model.name} {degree.name} {training.name}: {reason}")
+                say(f"{model.name} {degree.name} {training.name}: {reason}")
                 continue
             identity = f"{platform}/{model.name}-{model.layers}l/{degree.name}_{training.name}_0"
             if identity in seen:

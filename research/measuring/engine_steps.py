@@ -15,7 +15,6 @@ from research.measuring import peer_torchtitan, tokens
 from workflow_lib import memory
 from workflow_lib.formulas import flops_per_token, parameters
 from workflow_lib.records.cell import Cell
-from workflow_lib.records.training import Training
 
 #: the peers' modules, by name
 PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan}
@@ -25,18 +24,6 @@ SPEEDS = (
     *("step_s", "tokens_per_s_per_gpu", "mfu_6n", "mfu_causal", "mfu_causal_bf16_peak"),
     *("mfu_full_attention", "build_s", "start_up_s"),
 )
-
-
-def measure(step: Callable[[], float], training: Training) -> tuple[float, float]:
-    """The median duration of a step in seconds, after the warm-up, and the last loss in nats."""
-    times, loss = [], 0.0
-    for number in range(training.warmup_steps + training.measured_steps):
-        started = time.monotonic()
-        loss = step()
-        torch.cuda.synchronize()
-        if number >= training.warmup_steps:
-            times.append(time.monotonic() - started)
-    return statistics.median(times), loss
 
 
 def traced(step: Callable[[], float]) -> dict[str, Any]:
@@ -151,7 +138,13 @@ def _measured(cell: Cell, device: Any, step: Callable[[], float], before: int) -
     step()
     torch.cuda.synchronize()
     start_up_s = time.time() - psutil.Process().create_time()
-    step_s, loss = measure(step, cell.training)
+    times, loss = [], 0.0
+    for _ in range(cell.training.warmup_steps + cell.training.measured_steps):
+        started = time.monotonic()
+        loss = step()
+        torch.cuda.synchronize()
+        times.append(time.monotonic() - started)
+    step_s = statistics.median(times[cell.training.warmup_steps :])
     # Of a peer's pipeline only the last stage knows the loss; what others say is less.
     highest = torch.tensor(
         [torch.cuda.max_memory_allocated() - before, loss], dtype=torch.float64, device=device.torch
@@ -170,13 +163,12 @@ def rates(cell: Cell, step_s: float) -> dict[str, float]:
     counts = flops_per_token(cell.model)
     hardware = cell.hardware
     peak = hardware.peak_flops_per_s(cell.training.precision) or float("nan")
+    bf16_peak = hardware.peak_bf16_flops_per_s or float("nan")
     return {
         "step_s": step_s,
         "tokens_per_s_per_gpu": rate,
         "mfu_6n": rate * counts.six_n / peak,
         "mfu_causal": rate * counts.causal / peak,
-        "mfu_causal_bf16_peak": rate
-        * counts.causal
-        / (hardware.peak_bf16_flops_per_s or float("nan")),
+        "mfu_causal_bf16_peak": rate * counts.causal / bf16_peak,
         "mfu_full_attention": rate * counts.full_attention / peak,
     }

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from research.measuring.exchanges import SHARES, exchanges, expected_bytes
+from research.plain import PLAIN
 from workflow_lib.records.degrees import Degrees
-from workflow_lib.records.training import Training
 from workflow_lib.trainers.native import mesh
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.optimizer import adamw, clip_gradients, local_gradient
@@ -36,6 +36,16 @@ _PRODUCT_SIZE = 8192
 #: products during which the host queues all repeats, as a step's passes hide it in training
 _PRODUCTS_OF_COLLECTIVES, _PRODUCTS_OF_OPTIMISER = 8, 160
 
+#: bytes that a rank sends, and receives, for a message of 1 B over n ranks. Rings pass (n − 1)/n of
+#: it on, an all-reduce twice (Patarasuk and Yuan 2009); of an all-to-all each rank keeps 1/n.
+SHARES: Mapping[str, Callable[[int], float]] = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-gather": lambda n: (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "send/recv": lambda n: 1.0,
+}
+
 Work = Callable[[], object]
 
 
@@ -47,7 +57,7 @@ def collectives(
     """
     hold = _holding(device, _PRODUCTS_OF_COLLECTIVES)
     for ranks in _group_sizes(dist.get_world_size()):
-        group = _group(ranks)
+        group, _ = dist.new_subgroups(ranks)
         for message_bytes in sizes_bytes:
             exchange = exchanges(group, message_bytes, device)
             for collective in SHARES:
@@ -57,7 +67,7 @@ def collectives(
                     "collective": collective,
                     "ranks": ranks,
                     "message_bytes": message_bytes,
-                    "received_bytes": expected_bytes(collective, message_bytes, ranks),
+                    "received_bytes": SHARES[collective](ranks) * message_bytes,
                     "repeats_s": times[0],
                 }
             del exchange  # before the next size needs memory
@@ -73,7 +83,10 @@ def optimiser(
     """
     degrees = Degrees(dp=dist.get_world_size())
     placed = mesh.create(degrees, device)
-    training = _training(degrees.dp)
+    # Replicas each hold all weights and all states.
+    training = replace(
+        PLAIN, global_batch_size=degrees.dp, zero_stage=0, overlap=True, backend="torch"
+    )
     hold = _holding(device, _PRODUCTS_OF_OPTIMISER)
     for size in sizes:
         weights = list(_sharded(size, device, Sharding(placed, training)).parameters())
@@ -100,6 +113,31 @@ def optimiser(
             "step_s": step_s,
         }
         del weights, weight, gradient, stepping  # before the next size needs memory
+
+
+def exchanges(group: Any, message_bytes: int, device: Any) -> Mapping[str, Work]:
+    """Each collective of SHARES over the ranks of a process group, on a message in bf16."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    whole = torch.zeros(message_bytes // 2, device=device, dtype=torch.bfloat16)
+    other, part = torch.zeros_like(whole), torch.zeros_like(whole[: whole.numel() // ranks])
+    following, preceding = (
+        dist.get_global_rank(group, (rank + step) % ranks) for step in (1, ranks - 1)
+    )
+
+    def shift() -> None:
+        """Everybody to the next rank, around."""
+        sending = dist.P2POp(dist.isend, whole, following, group)
+        receiving = dist.P2POp(dist.irecv, other, preceding, group)
+        for work in dist.batch_isend_irecv([sending, receiving]):
+            work.wait()
+
+    return {
+        "all-reduce": lambda: dist.all_reduce(whole, group=group),
+        "all-gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce-scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all-to-all": lambda: dist.all_to_all_single(other, whole, group=group),
+        "send/recv": shift,
+    }
 
 
 def layer_shapes(parameters: int) -> list[list[tuple[int, ...]]]:
@@ -136,38 +174,10 @@ def _sharded(parameters: int, device: torch.device, sharding: Sharding) -> nn.Mo
     return root
 
 
-def _training(replicas: int) -> Training:
-    """Options of a cell whose replicas each hold all weights and all states."""
-    return Training(
-        micro_batch_size=1,
-        global_batch_size=replicas,
-        precision="bf16",
-        zero_stage=0,
-        recomputation="none",
-        overlap=True,
-        backend="torch",
-        learning_rate=1e-4,
-        seed=1,
-        warmup_steps=0,
-        measured_steps=1,
-    )
-
-
 def _group_sizes(ranks: int) -> list[int]:
     """The powers of two from 2 that divide the number of ranks."""
     powers = [2**power for power in range(1, ranks.bit_length())]
     return [power for power in powers if ranks % power == 0]
-
-
-def _group(ranks: int) -> Any:
-    """This rank's group of so many neighbours. Every rank creates all of them."""
-    world, mine = dist.get_world_size(), None
-    for first in range(0, world, ranks):
-        members = list(range(first, first + ranks))
-        created = dist.new_group(members)
-        if dist.get_rank() in members:
-            mine = created
-    return mine
 
 
 def _holding(device: torch.device, products: int) -> Work:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
 #: from the shortest to the longest window that is looked for
@@ -106,15 +107,7 @@ def fit_window(
 
 
 def _descend(function: Callable[[Array], float], start: Array, step: float) -> Array:
-    """A local minimum by compass search, to 0.05 ms (Kolda and others 2003, section 1.1)."""
-    point, best = start, function(start)
-    directions = [sign * axis for axis in np.eye(len(start)) for sign in (1.0, -1.0)]
-    directions += [sign * np.ones(len(start)) for sign in (1.0, -1.0)]
-    while step > 5e-5:
-        for direction in directions:
-            if (value := function(point + step * direction)) < best:
-                point, best = point + step * direction, value
-                break
-        else:
-            step /= 2
-    return point
+    """A local minimum, to 0.05 ms, from a simplex of that size."""
+    simplex = start + step * np.array([(0, 0), (1, 1), (0, 1)])
+    options = {"initial_simplex": simplex, "xatol": 5e-5, "fatol": np.inf}
+    return minimize(function, start, method="Nelder-Mead", options=options).x

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from research.plain import PLAIN
 from workflow_lib.cells import Sweep, expand_study, view_of
-from workflow_lib.records.cell import Cell
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Backend, Training
-from workflow_lib.study import Study, load_study
+from workflow_lib.records.training import Backend
+from workflow_lib.study import Study
 from workflow_lib.trainers import capabilities
-
-ROOT = Path(__file__).parents[2]
 
 TITLE = """\
 # Backends
@@ -42,20 +39,6 @@ The cells of `config/sweeps/parallelism.yaml`, which repeats the study's figure 
 resolves them on each platform: the backend that runs a cell, or why it is infeasible.
 """
 
-#: what a row's cell is where the row does not say otherwise
-PLAIN = Training(
-    zero_stage=1,
-    micro_batch_size=1,
-    global_batch_size=8,
-    precision="bf16",
-    recomputation="none",
-    overlap=False,
-    warmup_steps=1,
-    measured_steps=1,
-    learning_rate=1e-4,
-    seed=1,
-)
-
 
 @dataclass(frozen=True)
 class Combination:
@@ -75,33 +58,6 @@ class Combination:
         routing: dict[str, Any] = {"routing": "dropless"} if self.experts else {}
         training = replace(PLAIN, backend=backend, **{**routing, **self.options})
         return capabilities.refusal(self.degrees, training, model)
-
-    def claim(self, backend: Backend, study: Study) -> Combination | None:
-        """What the page says that the backend runs: the row, less a precision that makes no
-        difference to the answer; None where it is refused.
-        """
-        if self.options.get("precision") == "fp8":
-            return self if self.refusal(backend, study) is None else None
-        either = [
-            replace(self, options={**self.options, "precision": precision})
-            for precision in ("bf16", "fp32")
-        ]
-        if all(each.refusal(backend, study) is None for each in either):
-            rest = {key: value for key, value in self.options.items() if key != "precision"}
-            return replace(self, options=rest)
-        return self if self.refusal(backend, study) is None else None
-
-    def is_part_of(self, cell: Cell) -> bool:
-        """Whether a cell has all that the row names, whatever else it has."""
-        wanted, actual = self.degrees, cell.degrees
-        axes = ("tp", "cp", "pp", "dp", "ep", "virtual_stages")
-        return (
-            all(getattr(actual, axis) > 1 for axis in axes if getattr(wanted, axis) > 1)
-            and actual.schedule == wanted.schedule
-            and (len(set(actual.stage_layers)) > 1 or not wanted.stage_layers)
-            and (cell.model.experts > 0 or not self.experts)
-            and all(getattr(cell.training, key) == value for key, value in self.options.items())
-        )
 
 
 #: what each word of a row's name, between × and commas, gives its cell
@@ -143,69 +99,66 @@ def _row(name: str, *others: str) -> Combination:
     return Combination(name, Degrees(**degrees), options, bool({"EP", "experts"} & {*words}))
 
 
+def _rows(names: str, *others: str) -> list[Combination]:
+    """The rows of names between semicolons."""
+    return [_row(name, *others) for name in names.split("; ")]
+
+
 def combinations() -> Iterator[tuple[str, list[Combination]]]:
     """The rows by section."""
     four = ("DP", "TP", "PP", "EP")
-    degrees = (
-        *("TP", "PP", "DP", "EP", "EP, two replicas of each expert", "TP × PP", "TP × DP"),
-        *("TP × EP", "PP × DP", "PP × EP", "TP × PP × DP", "TP × PP × EP"),
+    yield (
+        "Degrees",
+        _rows(
+            "TP; PP; DP; EP; EP, two replicas of each expert; TP × PP; TP × DP; TP × EP; PP × DP; "
+            "PP × EP; TP × PP × DP; TP × PP × EP"
+        ),
     )
-    yield "Degrees", [_row(name) for name in degrees]
     stages = ("ZeRO-0, bf16", "ZeRO-0, fp32", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-    sharded = [f"{name} × {stage}" for name in ("DP", "PP × DP", "EP") for stage in stages]
-    yield "ZeRO", [_row(name) for name in (*sharded, "TP × DP × ZeRO-3")]
+    sharded = [_row(f"{name} × {stage}") for name in ("DP", "PP × DP", "EP") for stage in stages]
+    yield "ZeRO", [*sharded, _row("TP × DP × ZeRO-3")]
+    zero_bubble = [
+        _row(f"{name}, {schedule}{overlap}", *others)
+        for schedule in ("zero-bubble", "zero-bubble-v")
+        for name, overlap, *others in (
+            *(("PP", ""), ("PP", ", overlap"), ("PP × DP", ", overlap")),
+            ("TP × PP", ", overlap", "sequence parallelism"),
+        )
+    ]
+    interleaved = "PP, interleaved; PP × DP, interleaved; PP × DP × ZeRO-3, interleaved"
+    yield "Stages", [*_rows(f"PP, uneven; {interleaved}"), *zero_bubble]
+    sequence = "sequence parallelism"
+    yield sequence.capitalize(), _rows("TP; TP × PP; TP × DP × ZeRO-3; TP × EP", sequence)
     yield (
-        "Stages",
-        [
-            *map(_row, ("PP, uneven", "PP, interleaved", "PP × DP, interleaved")),
-            _row("PP × DP × ZeRO-3, interleaved"),
-            *(
-                _row(f"{name}, {schedule}{overlap}", *others)
-                for schedule in ("zero-bubble", "zero-bubble-v")
-                for name, overlap, *others in (
-                    ("PP", ""),
-                    ("PP", ", overlap"),
-                    ("PP × DP", ", overlap"),
-                    ("TP × PP", ", overlap", "sequence parallelism"),
-                )
-            ),
-        ],
+        "Context parallelism",
+        _rows(
+            "CP; CP × ZeRO-3; CP × DP; TP × CP, sequence parallelism; CP × PP; "
+            "CP, full recomputation; CP, compiled; CP, experts"
+        ),
     )
-    sequence = ("TP", "TP × PP", "TP × DP × ZeRO-3", "TP × EP")
-    yield "Sequence parallelism", [_row(name, "sequence parallelism") for name in sequence]
-    context = (
-        *("CP", "CP × ZeRO-3", "CP × DP", "TP × CP, sequence parallelism", "CP × PP"),
-        *("CP, full recomputation", "CP, compiled", "CP, experts"),
-    )
-    yield "Context parallelism", [_row(name) for name in context]
     overlapped = (
-        *("one GPU", "DP × ZeRO-0, fp32", "DP × ZeRO-1, bf16", "DP × ZeRO-1, fp32"),
-        *("DP × ZeRO-2", "DP × ZeRO-3", "TP", "TP, sequence parallelism", "PP", "PP × DP"),
-        *("PP, interleaved", "EP"),
+        *_rows("one GPU; DP × ZeRO-0, fp32; DP × ZeRO-1, bf16; DP × ZeRO-1, fp32", "overlap"),
+        *_rows("DP × ZeRO-2; DP × ZeRO-3", "overlap"),
+        *_rows("TP", "overlap", "no sequence parallelism"),
+        *_rows("TP, sequence parallelism; PP; PP × DP; PP, interleaved; EP", "overlap"),
     )
-    not_named = {"TP": ["no sequence parallelism"]}
-    yield "Overlap", [_row(name, "overlap", *not_named.get(name, [])) for name in overlapped]
-    yield (
-        "Recomputation",
-        [_row(f"{name}, {kind}") for kind in ("full", "selective") for name in four],
-    )
+    yield "Overlap", list(overlapped)
+    kinds = ("full", "selective")
+    yield "Recomputation", [_row(f"{name}, {kind}") for kind in kinds for name in four]
     yield "Compilation", [_row(name, "compiled") for name in four]
     narrow = (
-        *("one GPU", *(f"DP × ZeRO-{stage}" for stage in range(4)), "DP × ZeRO-3, overlap"),
-        *("PP", "PP × DP", "PP, interleaved", "PP, zero-bubble", "CP", "TP", "EP"),
-        *("DP, full recomputation", "DP, selective recomputation", "DP, compiled"),
-        *("PP, compiled", "LoRA, DP"),
+        *_rows("one GPU; DP × ZeRO-0; DP × ZeRO-1; DP × ZeRO-2; DP × ZeRO-3", "fp8"),
+        *_rows("DP × ZeRO-3, overlap; PP; PP × DP; PP, interleaved", "fp8"),
+        *_rows("PP, zero-bubble", "fp8", "overlap"),
+        *_rows("CP; TP; EP; DP, full recomputation; DP, selective recomputation", "fp8"),
+        *_rows("DP, compiled; PP, compiled; LoRA, DP", "fp8"),
     )
-    not_named = {"PP, zero-bubble": ["overlap"]}
-    yield "fp8", [_row(name, "fp8", *not_named.get(name, [])) for name in narrow]
-    routed = (
-        *("balanced, DP", "balanced, TP", "balanced, PP", "balanced, EP"),
-        *("balancing loss, EP", "balancing loss, PP"),
-    )
-    yield "Routing", [_row(name, "experts") for name in routed]
-    workloads = [f"{name}, {degree}" for name in ("LoRA", "inference") for degree in four]
-    compiled = [f"LoRA, {degree}, compiled" for degree in ("DP", "TP", "PP", "CP")]
-    yield "Workloads", [_row(name) for name in (*workloads, *compiled)]
+    yield "fp8", list(narrow)
+    routed = "balanced, DP; balanced, TP; balanced, PP; balanced, EP"
+    yield "Routing", _rows(f"{routed}; balancing loss, EP; balancing loss, PP", "experts")
+    workloads = [_row(f"{name}, {degree}") for name in ("LoRA", "inference") for degree in four]
+    compiled = [_row(f"LoRA, {degree}, compiled") for degree in ("DP", "TP", "PP", "CP")]
+    yield "Workloads", [*workloads, *compiled]
 
 
 def answers(study: Study) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
@@ -240,8 +193,3 @@ def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
         )
         for planned in sweep.cells
     ]
-
-
-def the_study() -> Study:
-    """The configuration that comes with the repository."""
-    return load_study(ROOT / "config")

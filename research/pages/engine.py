@@ -27,12 +27,13 @@ _PEAK = "peak GB, measured / estimated"
 def files() -> dict[Path, str]:
     """Path and text of each page."""
     return {
-        findings.DIRECTORY / f"engine-{path.stem}.md": _page(path, _read(path))
+        findings.DIRECTORY / f"engine-{path.stem}.md": _page(path)
         for path in sorted(RECORDS.glob("*.jsonl"))
     }
 
 
-def _page(path: Path, records: list[dict[str, Any]]) -> str:
+def _page(path: Path) -> str:
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if "part" in records[0]:
         return part_times.page(_NOTE, path, records)
     if records[0].get("ranks_per_gpu", 1) > 1:
@@ -59,22 +60,14 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
     ]
     heads = ("layout", "options", "tokens/s/GPU", "to the first row", "MFU, %")
     for (model, layers), group in groupby(records, key=lambda each: peers.parts(each["cell"])[:2]):
-        cells = list(group)
-        base = cells[0]["tokens_per_s_per_gpu"]
-        rows = []
-        for cell in cells:
+        rows, base = [], None
+        for cell in group:
             *_, degrees, options = peers.parts(cell["cell"])
             speed = cell["tokens_per_s_per_gpu"]
-            rows.append(
-                (
-                    *(f"`{degrees}`", f"`{options}`", f"{speed:,.0f}", f"{speed / base:.3f}"),
-                    *(
-                        f"{100 * cell['mfu_causal']:.1f}",
-                        _memory(cell),
-                        f"{cell['start_up_s']:.0f}",
-                    ),
-                )
-            )
+            base = base or speed
+            speeds = (f"{speed:,.0f}", f"{speed / base:.3f}", f"{100 * cell['mfu_causal']:.1f}")
+            rest = (_memory(cell), f"{cell['start_up_s']:.0f}")
+            rows.append((f"`{degrees}`", f"`{options}`", *speeds, *rest))
         blocks += [f"## {model}, {layers} layers"]
         blocks += [table((*heads, _PEAK, "first step after, s"), rows)]
     return document(*blocks)
@@ -192,7 +185,3 @@ def _overlap_row(
         both(".0f", lambda each: 100 * each["overlapped"]),
         "; ".join(exposed),
     ]
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import polars as pl
 
 from research.pages import parts
 from research.pages.tables import document
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import is_told_apart
+from workflow_lib.records.columns import Column
 from workflow_lib.records.paths import SweepPaths
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant
+from workflow_lib.table_files import read_table
 
 CHECKOUT = Path(__file__).parents[2]
 DIRECTORY = CHECKOUT / "docs" / "results"
@@ -34,19 +38,31 @@ def files(rebuilt: Path) -> dict[Path, str]:
     """The page of layouts and its figures, from the rebuilt archives: each path and its text."""
     found = {
         DIRECTORY / "images" / f"{sweep}.svg": (
-            _directory(rebuilt, sweep) / "figures" / f"{stem}.svg"
+            directory_of(rebuilt, sweep) / "figures" / f"{stem}.svg"
         ).read_text(encoding="utf-8")
         for sweep, (stem, _) in _FIGURES.items()
     }
     return {DIRECTORY / NAME: page(rebuilt), **found}
 
 
-def _directory(rebuilt: Path, sweep: str) -> Path:
-    return SweepPaths(rebuilt / sweep / "results" / "sweeps" / sweep).directory
+def directory_of(rebuilt: Path, sweep: str) -> Path:
+    """Where the tables and figures of a sweep are, whose archive has its name."""
+    return rebuilt / sweep / "results" / "sweeps" / sweep
+
+
+def sweeps_of(rebuilt: Path) -> list[Path]:
+    """The directories of all sweeps, in the order of their archives."""
+    return sorted(rebuilt.glob("*/results/sweeps/*"))
+
+
+def tables_of(directory: Path, **tables: Sequence[Column]) -> list[pl.DataFrame]:
+    """Tables of a sweep, by their names and columns."""
+    paths = SweepPaths(directory)
+    return [read_table(paths.table(name), columns) for name, columns in tables.items()]
 
 
 def _sides(rebuilt: Path) -> tuple[Side, Side]:
-    return read_sides(_directory(rebuilt, LAYOUTS), _directory(rebuilt, OVERLAP), ("A", "B"))
+    return read_sides(directory_of(rebuilt, LAYOUTS), directory_of(rebuilt, OVERLAP), ("A", "B"))
 
 
 def headline(rebuilt: Path) -> str:
@@ -86,7 +102,7 @@ def page(rebuilt: Path) -> str:
         for off in overlap.cells
         if on["overlap"] and not off["overlap"] and on["parallelism"] == off["parallelism"]
     ]
-    told_of = [
+    return document(
         NOTICE,
         "# Llama 3 8B on two H200",
         f"{headline(rebuilt)} This is one model on one host on one day. It says nothing about "
@@ -111,8 +127,7 @@ def page(rebuilt: Path) -> str:
         "their checksums, and makes every table, figure and page from them, without torch and "
         "without a GPU. `rebuilt/evidence/` then holds a report of each sweep, with all measures, "
         "every run, and the reasons for missing values.",
-    ]
-    return document(*told_of)
+    )
 
 
 def _made(layouts: Side, overlap: Side) -> str:
@@ -149,7 +164,7 @@ def _figure(sweep: str) -> str:
 
 def _unmeasured(rebuilt: Path) -> list[str]:
     """A line for each sweep of evidence of which there is no archive."""
-    measured = [path.name for path in rebuilt.glob("*/results/sweeps/*")]
+    measured = [path.name for path in sweeps_of(rebuilt)]
     names = sorted(path.stem for path in _SWEEPS.glob("evidence-*.yaml"))
     # A sweep of several platforms has a view of each.
     views = [name for name in measured if name not in names]

@@ -9,11 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import polars as pl
 from scipy.stats import chi2
 
+from research.grouping import grouped
 from research.pages import findings
 from research.pages.tables import document, table
 from research.projection.published import PublishedRun
@@ -22,7 +24,6 @@ from workflow_lib.intervals import hosts
 from workflow_lib.intervals.hosts import Group, Spread
 from workflow_lib.records.tables import GPUS, RUNS
 from workflow_lib.report.figures.numbers import NOTHING, significant
-from workflow_lib.table_files import read_table
 
 NAME = "hosts.md"
 _TRAINING, _EMULATED = pl.col("workload") != "inference", pl.col("emulated")
@@ -62,20 +63,16 @@ class Measured:
     efficiency_sd: float | None = None
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text."""
-    times = [*of_runs(_runs(rebuilt)), *of_published(read_published(PUBLISHED)[0])]
-    return {findings.DIRECTORY / NAME: page(times)}
+def page(rebuilt: Path) -> str:
+    """How far hosts of the evidence, and of published runs, differ."""
+    return page_of([*of_runs(_runs(rebuilt)), *of_published(read_published(PUBLISHED)[0])])
 
 
 def _runs(rebuilt: Path) -> pl.DataFrame:
     """The completed runs of the evidence, each once, with their host: its set of GPUs."""
     found = []
-    for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
-        runs, gpus = (
-            read_table(directory / f"{name}.parquet", columns)
-            for name, columns in (("runs", RUNS), ("gpus", GPUS))
-        )
+    for directory in findings.sweeps_of(rebuilt):
+        runs, gpus = findings.tables_of(directory, runs=RUNS, gpus=GPUS)
         of_runs = gpus.group_by("cell", "run").agg(host=pl.col("gpu_uuid").sort().str.join(" "))
         done = runs.filter(pl.col("outcome") == "completed")
         found.append(done.join(of_runs, on=["cell", "run"]))
@@ -117,15 +114,21 @@ def _values(
     return [(cell, host, scale(value)) for cell, host, value in rows]
 
 
+#: what systems that are compared have in common
+_STATED = attrgetter(
+    *("source", "gpu", "gpus", "model", "global_batch", "tp", "cp", "pp", "micro_batches")
+)
+
+
 def of_published(rows: Iterable[PublishedRun]) -> Iterator[Measured]:
     """The groups of MLPerf's systems of one host that state one layout in one round."""
-    alike: dict[tuple[object, ...], list[PublishedRun]] = {}
-    for row in rows:
-        stated = row.source.startswith("MLPerf") and row.layout == "known"
-        if stated and row.gpus == row.gpus_per_node and row.step_time_s is not None:
-            key = (row.source, row.gpu, row.gpus, row.model, row.global_batch)
-            alike.setdefault((*key, row.tp, row.cp, row.pp, row.micro_batches), []).append(row)
-    for (source, gpu, gpus, model, *_), group in alike.items():
+    of_one_host = [
+        row
+        for row in rows
+        if row.source.startswith("MLPerf") and row.layout == "known"
+        if row.gpus == row.gpus_per_node and row.step_time_s is not None
+    ]
+    for (source, gpu, gpus, model, *_), group in grouped(of_one_host, _STATED).items():
         if len(group) < 2:
             continue
         values = [("", row.address, -math.log(row.step_time_s or math.nan)) for row in group]
@@ -140,7 +143,7 @@ def of_published(rows: Iterable[PublishedRun]) -> Iterator[Measured]:
         )
 
 
-def page(found: Sequence[Measured]) -> str:
+def page_of(found: Sequence[Measured]) -> str:
     """How far hosts differ. Raises ValueError where the product holds another figure."""
     for waits, groups in ((False, hosts.BUSY), (True, hosts.WAITING)):
         own = tuple(each.group for each in found if each.waits == waits)

@@ -14,7 +14,6 @@ from research.projection.jitter import Jitter, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records.run_tables import STEP_TIMES
 from workflow_lib.records.tables import GPUS, RUNS
-from workflow_lib.table_files import read_table
 
 NAME = "jitter.md"
 #: a step that takes so many times the median stalled
@@ -27,24 +26,16 @@ _RANKS = (2, 8, 64, 512, 1024)
 _FIRST, _LAST = 8, 1024
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text."""
-    return {findings.DIRECTORY / NAME: page(rebuilt)}
-
-
 def page(rebuilt: Path) -> str:
     """What the steps of the evidence say of jitter."""
     alone: dict[str, Jitter] = {}
     together: dict[str, pl.Series] = {}
     alternating: list[str] = []
-    once: list[dict[str, object]] = []
+    once = set[tuple[object, ...]]()
     of_runs: list[NDArray[np.float64]] = []
     of_gpus: list[str] = []
-    for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
-        runs, steps, gpus = (
-            read_table(directory / f"{name}.parquet", columns)
-            for name, columns in (("runs", RUNS), ("steps", STEP_TIMES), ("gpus", GPUS))
-        )
+    for directory in findings.sweeps_of(rebuilt):
+        runs, steps, gpus = findings.tables_of(directory, runs=RUNS, steps=STEP_TIMES, gpus=GPUS)
         if (runs["workload"] == "inference").all():
             continue
         if runs["interleaved_rates_hz"].is_not_null().any():
@@ -54,8 +45,8 @@ def page(rebuilt: Path) -> str:
         else:
             alone[directory.name] = jitter(steps, runs, gpus)
             # Sweeps that share a cell may show the same run.
-            new = runs.filter(~pl.struct(_RUN).is_in(once)) if once else runs
-            once += runs.select(pl.struct(_RUN)).to_series().to_list()
+            new = runs.filter([row not in once for row in runs.select(_RUN).rows()])
+            once |= set(runs.select(_RUN).rows())
             if not new.is_empty():
                 again = jitter(steps, new, gpus)
                 of_runs += again.of_runs

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
 import statistics
 import zipfile
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 from scipy import stats
 
-from research.pages import findings
 from research.pages.tables import NOTICE, document, table
 from workflow_lib import audit
 
@@ -30,13 +27,8 @@ _HEADS = (
 _SLOWER = ("slower with the sampler by means, % (95 %)", "by medians, %")
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text. ``rebuilt`` is not needed."""
-    return {findings.DIRECTORY / NAME: page()}
-
-
-def page() -> str:
-    """What the archives say."""
+def page(_: Path) -> str:
+    """What the archives say; those that are rebuilt are not needed."""
     return document(
         NOTICE,
         "# Does `triptych measure` see trainers as they are?",
@@ -87,7 +79,7 @@ def _rows(name: str) -> list[list[str]]:
     path = ARCHIVES / f"{name}.zip"
     with zipfile.ZipFile(path) as archive:
         own = json.loads(archive.read("own_step_s.json"))
-        recorder = _recorder(archive.read("recorder.csv").decode())
+        recorder = _recorder(archive)
         return [
             _row(audit.Audit(run), archive, recorder, own.get(run.name))
             for run in audit.runs_below(path)
@@ -102,48 +94,29 @@ def _alternated(name: str) -> list[list[str]]:
             if not member.endswith("/turns.csv"):
                 continue
             run = member.split("/")[1]
-            turns = [line.split(",") for line in archive.read(member).decode().split()]
-            begins = [
-                float(row["started_unix_s"])
-                for row in _csv(archive, f"alternated/{run}/rank0.csv")[20:]
-            ]
+            begins = _csv(archive, f"alternated/{run}/rank0.csv")["started_unix_s"][20:]
             steps = [(at, after - at) for at, after in pairwise(begins)]
             too_long_s = 1.05 * statistics.median(step_s for _, step_s in steps)
-            inside = _steps_of_turns([(float(at), runs == "1") for at, runs in turns], steps)
-            slower = [_slower(inside, mean) for mean in (statistics.mean, statistics.median)]
-            long = [
-                f"{sum(step_s > too_long_s for step_s in of):,} of {len(of):,}"
-                for of in (
-                    [s for runs, of in inside if runs is x for s in of] for x in (True, False)
-                )
+            turns = [tuple(map(float, line.split(b","))) for line in archive.read(member).split()]
+            # Whether it ran in each turn, and the steps then. Once stopped, it is late at first.
+            inside = [
+                (runs, [step_s for at, step_s in steps if at > start + 0.2 and at + step_s < end])
+                for (start, runs), (end, _) in pairwise(turns)
             ]
+            slower = [_slower(inside, mean) for mean in (statistics.mean, statistics.median)]
+            long = []
+            for with_it in (True, False):
+                own = [step_s for runs, of in inside if runs == with_it for step_s in of]
+                long.append(f"{sum(step_s > too_long_s for step_s in own):,} of {len(own):,}")
             name, gpus, *quiet = run.split("-")
-            rows.append(
-                [
-                    " ".join([name, *quiet]),
-                    gpus,
-                    f"{len(steps):,}",
-                    str(slower[0][0]),
-                    *(by for _, by in slower),
-                    ", ".join(long),
-                ]
-            )
+            counts = (gpus, f"{len(steps):,}", str(slower[0][0]))
+            means = (by for _, by in slower)
+            rows.append([" ".join([name, *quiet]), *counts, *means, ", ".join(long)])
     return rows
 
 
-def _steps_of_turns(
-    turns: Sequence[tuple[float, bool]], steps: Sequence[tuple[float, float]]
-) -> list[tuple[bool, list[float]]]:
-    """Whether the sampler ran in each turn, and the steps within it, s."""
-    return [
-        # A sampler that was stopped is late at first.
-        (runs, [step_s for at, step_s in steps if at > start + 0.2 and at + step_s < end])
-        for (start, runs), (end, _) in pairwise(turns)
-    ]
-
-
 def _slower(
-    turns: Sequence[tuple[bool, Sequence[float]]], mean: Callable[[Sequence[float]], float]
+    turns: Sequence[tuple[float, Sequence[float]]], mean: Callable[[Sequence[float]], float]
 ) -> tuple[int, str]:
     """How many blocks of four turns there are, and how much longer steps with the sampler are."""
     logs = []
@@ -161,15 +134,19 @@ def _slower(
 def _row(
     run: audit.Audit,
     archive: zipfile.ZipFile,
-    recorder: Mapping[str, Sequence[tuple[float, float]]],
+    recorder: pl.DataFrame,
     own_s: float | None,
 ) -> list[str]:
     values, name = run.values, run.files.name
     start, end = run.window
     gpus = [gpu["uuid"] for gpu in json.loads(archive.read(f"{name}/measured.json"))["gpus"]]
-    # The recorder beside one GPU called it 0.
-    series = [recorder.get(uuid) or recorder["0"] for uuid in gpus]
-    recorded_j = sum(_at(changes, end) - _at(changes, start) for changes in series)
+    recorded_j = 0.0
+    for uuid in gpus:
+        # The recorder beside one GPU called it 0.
+        own = recorder.filter(pl.col("gpu").is_in([uuid, "0"]))
+        # A counter is on the line between two of its changes.
+        before, after = np.interp(run.window, own["unix_s"], own["mj"] / 1e3)
+        recorded_j += after - before
     counters = [
         row
         for row in run.files.rows("telemetry/vm-counters.csv") or []
@@ -197,8 +174,8 @@ def _hook_over_calls(archive: zipfile.ZipFile, run: str) -> str:
         return "–"
     calls, hook = (_csv(archive, f"{run}/steps/{name}.csv") for name in ("rank0", "hook-rank0"))
     # A call begins where the optimizer has stepped in the call before; from the fifth call on.
-    begins = [float(row["started_unix_s"]) for row in calls][5:]
-    ends = [float(row["ended_unix_s"]) for row in hook][-len(begins) - 1 : -1]
+    begins = calls["started_unix_s"][5:]
+    ends = hook["ended_unix_s"][-len(begins) - 1 : -1]
     by_calls = (begins[-1] - begins[0]) / (len(begins) - 1)
     return f"{(ends[-1] - ends[0]) / (len(ends) - 1) / by_calls:.5f}"
 
@@ -207,22 +184,17 @@ def _median(rows: Sequence[dict[str, str]], column: str) -> str:
     return f"{statistics.median(float(row[column]) for row in rows if row[column]):.1f}"
 
 
-def _recorder(text: str) -> dict[str, list[tuple[float, float]]]:
-    """When each GPU's counter was seen to change, and J."""
-    found = defaultdict(list)
-    for line in text.splitlines():
-        gpu, before, _, mj = line.split(",")
-        if before != "before_unix_s":
-            found[gpu].append((float(before), float(mj) / 1e3))
-    return found
+def _recorder(archive: zipfile.ZipFile) -> pl.DataFrame:
+    """When each GPU's counter was seen to change, and mJ. One archive's has no heading."""
+    lines = pl.read_csv(
+        archive.read("recorder.csv"),
+        has_header=False,
+        new_columns=["gpu", "unix_s", "after_unix_s", "mj"],
+        infer_schema=False,
+    )
+    changes = lines.filter(pl.col("gpu") != "gpu_uuid")
+    return changes.cast({"unix_s": pl.Float64, "mj": pl.Float64})
 
 
-def _csv(archive: zipfile.ZipFile, name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(archive.read(name).decode())))
-
-
-def _at(series: Sequence[tuple[float, float]], moment: float) -> float:
-    """The counter at a moment, on the line between two of its changes."""
-    after = bisect_left(series, (moment, 0.0))
-    (t1, j1), (t2, j2) = series[after - 1], series[after]
-    return j1 + (j2 - j1) * (moment - t1) / (t2 - t1)
+def _csv(archive: zipfile.ZipFile, name: str) -> pl.DataFrame:
+    return pl.read_csv(archive.read(name))

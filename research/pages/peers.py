@@ -21,12 +21,13 @@ _ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<o
 def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
     """The page of one file: for each cell a table, and the ratios to its peers."""
     first = records[0]
+    steps = " or ".join(map(str, sorted({record["steps"] for record in records})))
     blocks: list[str | list[str]] = [
         note,
         head("The engine beside peers", first),
         f"`research/engine_on_gpus.py --peer`, torch {first['torch']}. Ours and peers trained "
         "the same model in the same layout, a launch of each in turn, both of a pair on one host. "
-        f"A launch's speed is the median of {_steps(records)} steps on synthetic tokens. {RATIOS} "
+        f"A launch's speed is the median of {steps} steps on synthetic tokens. {RATIOS} "
         f"All settings of peers are in {link(name)}. {of_tokens(records)} Losses after so "
         "few steps differ, because initial weights do. MFU counts causal attention, and each "
         "precision's own peak ([Training](../explanation/training.md)).",
@@ -54,10 +55,6 @@ def _table(records: list[dict[str, Any]]) -> list[str]:
             )
         )
     return table(("by", "launches", "tokens/s/GPU", "MFU, %", "peak GB", "ours to it"), rows)
-
-
-def _steps(records: list[dict[str, Any]]) -> str:
-    return " or ".join(map(str, sorted({record["steps"] for record in records})))
 
 
 def _division(records: list[dict[str, Any]]) -> str:

@@ -25,17 +25,9 @@ NAME = "placement.md"
 ADVISES, TRIES = "evidence-slots-x2", "evidence-stages-x2"
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and its text."""
-    return {findings.DIRECTORY / NAME: page(*(_directory(rebuilt, n) for n in (ADVISES, TRIES)))}
-
-
-def _directory(rebuilt: Path, name: str) -> Path:
-    return rebuilt / name / "results" / "sweeps" / name
-
-
-def page(advises: Path, tries: Path) -> str:
-    """The page of two directories of sweeps. The cell is the one that both have."""
+def page(rebuilt: Path) -> str:
+    """The page of the two sweeps. The cell is the one that both have."""
+    advises, tries = (findings.directory_of(rebuilt, name) for name in (ADVISES, TRIES))
     measured = readings.read(advises)
     plan = read_table(SweepPaths(tries).plan, PLAN).to_dicts()
     known = {run.cell.id for run in measured.runs}

@@ -5,10 +5,9 @@ other layouts; both with times of exchanges measured alone, and without.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from research.pages import findings
 from research.pages.parts import percent
 from research.pages.tables import NOTICE, document, table
 from research.projection import calibration
@@ -39,15 +38,15 @@ _KINDS = (
 )
 
 
-def files() -> dict[Path, str]:
-    """The page: its path and its text."""
+def page(_: Path) -> str:
+    """The page of the runs that are shipped."""
     runs = read_own()
     few = [validate_own(runs, _FIT_GPUS, times) for times in ((), None)]
     layouts = [own_stack(runs, times).residuals for times in ((), None)]
-    return {findings.DIRECTORY / NAME: page(*few, *layouts)}
+    return page_of(*few, *layouts)
 
 
-def page(
+def page_of(
     without: OwnValidation,
     measured: OwnValidation,
     without_of: Sequence[Residual],
@@ -62,9 +61,7 @@ def page(
         )
         for before, after in zip(without.judged, measured.judged, strict=True)
     ]
-    errors = _errors(without, measured)
-    for name, of in (("mean of all", "mape"), ("largest", "maximum")):
-        rows.append((name, "", "", *(_sum(error, of) for error in errors)))
+    rows += _sums(3, *_errors(without, measured))
     others = [
         (
             *(f"`{before.run.cell}`", f"{before.run.step_time_s:.3f}"),
@@ -72,10 +69,8 @@ def page(
         )
         for before, after in zip(without_of, measured_of, strict=True)
     ]
-    sums = [Errors.of([each.error for each in of]) for of in (without_of, measured_of)]
-    for name, of in (("mean of all", "mape"), ("largest", "maximum")):
-        others.append((name, "", *(_sum(each, of) for each in sums)))
-    inside = sum(_holds(each) for each in measured.judged)
+    others += _sums(2, *([each.error for each in of] for of in (without_of, measured_of)))
+    inside = sum(each.time.is_within(0.9) for each in measured.judged)
     fits = Counter(each.fits for each in measured.judged)
     goal = measured.goal
     heads = ("error of time, without", "with", "error of energy, without", "with")
@@ -99,20 +94,19 @@ def page(
     )
 
 
-def _sum(errors: Errors | None, of: str) -> str:
-    return percent(getattr(errors, of), sign="") if errors else "–"
+def _sums(columns: int, *of_columns: Sequence[float]) -> Iterator[tuple[str, ...]]:
+    """The last rows of a table, which sum up errors behind so many columns of other things."""
+    sums = [Errors.of(errors) if errors else None for errors in of_columns]
+    for name, of in (("mean of all", "mape"), ("largest", "maximum")):
+        told = (percent(getattr(each, of), sign="") if each else "–" for each in sums)
+        yield (name, *[""] * (columns - 1), *told)
 
 
-def _errors(*validations: OwnValidation) -> list[Errors | None]:
-    """Those of time in each validation, then those of energy; None where no run has its power."""
+def _errors(*validations: OwnValidation) -> list[list[float]]:
+    """Those of time in each validation, then those of energy; none where no run has its power."""
     times = [[each.time.error for each in done.judged] for done in validations]
     energies = [[each.energy.error for each in done.judged if each.energy] for done in validations]
-    return [Errors.of(errors) if errors else None for errors in (*times, *energies)]
-
-
-def _holds(judged: JudgedRun) -> bool:
-    low, _, high = judged.time.interval(0.9)
-    return low <= judged.time.measured <= high
+    return [*times, *energies]
 
 
 def _energy(judged: JudgedRun) -> str:

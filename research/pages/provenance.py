@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from research.pages import findings
 from research.pages.parts import minute
 from research.pages.tables import NOTICE, document, table
 from workflow_lib.records.files import read_json, read_outcome, read_record
@@ -32,11 +31,6 @@ class Origin:
     changed: bool | None
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and text."""
-    return {findings.DIRECTORY / NAME: page(rebuilt)}
-
-
 def page(rebuilt: Path) -> str:
     """Which GPUs, hosts, commits and days the runs of the evidence are from."""
     groups: dict[Origin, list[tuple[float, Path]]] = {}
@@ -44,17 +38,14 @@ def page(rebuilt: Path) -> str:
         groups.setdefault(origin, []).append((began_unix_s, directory))
     heads = ("sweep", "GPUs", "boot", "commit", "uncommitted changes")
     rows = []
-    order = sorted(groups, key=lambda origin: (origin.sweep, min(groups[origin])))
-    for origin in order:
+    for origin in sorted(groups, key=lambda origin: (origin.sweep, min(groups[origin]))):
         began = [datetime.fromtimestamp(each, UTC) for each, _ in groups[origin]]
         profiled = sum(is_profiled(directory) for _, directory in groups[origin])
         changed = {True: "yes", False: "no", None: "not known"}[origin.changed]
-        values = (
-            *(f"`{origin.sweep}`", _code(origin.gpus), _code(origin.boots) or "not recorded"),
-            *(f"`{origin.commit}`", changed, str(len(began) - profiled), str(profiled)),
-            f"{minute(min(began))} to {minute(max(began))}",
-        )
-        rows.append(values)
+        where = (_code(origin.sweep), _code(*origin.gpus), _code(*origin.boots) or "not recorded")
+        counts = (str(len(began) - profiled), str(profiled))
+        span = f"{minute(min(began))} to {minute(max(began))}"
+        rows.append((*where, _code(origin.commit), changed, *counts, span))
     return document(
         NOTICE,
         "# Where the runs are from",
@@ -80,21 +71,20 @@ def _runs(rebuilt: Path) -> Iterator[tuple[Origin, float, Path]]:
                 read_record(paths.telemetry_start(node), TelemetryStart)
                 for node in paths.sampled_nodes()
             ]
-            gpus = {_digits(str(gpu["uuid"])) for node in nodes for gpu in node.gpus}
-            boots = {_digits(node.boot_id) for node in nodes if node.boot_id is not None}
+            uuids = (str(gpu["uuid"]) for node in nodes for gpu in node.gpus)
             origin = Origin(
                 archive.name,
-                tuple(sorted(gpus)),
-                tuple(sorted(boots)),
+                _told_apart(uuid.removeprefix("GPU-") for uuid in uuids),
+                _told_apart(node.boot_id for node in nodes if node.boot_id is not None),
                 environment["commit"][:_DIGITS],
                 environment["uncommitted_changes"],
             )
             yield origin, ended.started_unix_s, directory
 
 
-def _digits(identity: str) -> str:
-    return identity.removeprefix("GPU-")[:_DIGITS]
+def _told_apart(identities: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({identity[:_DIGITS] for identity in identities}))
 
 
-def _code(names: tuple[str, ...]) -> str:
+def _code(*names: str) -> str:
     return ", ".join(f"`{name}`" for name in names)

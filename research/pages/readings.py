@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from research.grouping import grouped
 from research.pages import findings
 from research.pages.parts import names_of, percent
 from research.pages.tables import document, table
@@ -37,16 +38,11 @@ _MEMORY = ("memory_peak_bytes", "memory_reserved_peak_bytes", "memory_used_peak_
 _BF16, _FP32 = 2, 4
 
 
-def files(rebuilt: Path) -> dict[Path, str]:
-    """The page: its path and its text."""
-    sweeps = sorted(path.parent for path in rebuilt.glob("*/results/sweeps/*/runs.parquet"))
-    return {findings.DIRECTORY / NAME: page(sweeps)}
-
-
-def page(sweeps: Sequence[Path]) -> str:
-    """The page of the tables in these directories of sweeps, each ``…/results/sweeps/<sweep>``."""
-    layouts = next(sweep for sweep in sweeps if sweep.name == findings.LAYOUTS)
-    told = [
+def page(rebuilt: Path) -> str:
+    """The page of the tables of all sweeps."""
+    sweeps = findings.sweeps_of(rebuilt)
+    layouts = findings.directory_of(rebuilt, findings.LAYOUTS)
+    return document(
         findings.NOTICE,
         "# How well the runs were read",
         "These numbers are about the readings of the runs in [the archives]"
@@ -71,13 +67,19 @@ def page(sweeps: Sequence[Path]) -> str:
         costs(sweeps),
         "## Clocks of several nodes",
         clocks(sweeps),
-    ]
-    return document(*told)
+    )
 
 
 def _done(sweep: Path) -> list[Row]:
     runs = read_table(SweepPaths(sweep).table("runs"), RUNS).to_dicts()
     return [run for run in runs if run["outcome"] == "completed" and not run["simulated"]]
+
+
+def _of_cells(sweep: Path) -> Iterator[tuple[str, str, list[Row]]]:
+    """The cells of a sweep: each identity, label and completed runs."""
+    cells, runs = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts(), _done(sweep)
+    for row, label in zip(cells, labels(cells), strict=True):
+        yield row["cell"], label, [run for run in runs if run["cell"] == row["cell"]]
 
 
 def energy(sweeps: Sequence[Path]) -> str:
@@ -102,12 +104,9 @@ def energy(sweeps: Sequence[Path]) -> str:
 
 def links(sweep: Path) -> Iterator[str]:
     """Lines of the table of bytes that a GPU sends in a step of each cell."""
-    cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
-    runs = _done(sweep)
     yield "| layout | counted, GB a step | arithmetic | difference | what the arithmetic adds up |"
     yield "|---|---|---|---|---|"
-    for row, label in zip(cells, labels(cells), strict=True):
-        own = [run for run in runs if run["cell"] == row["cell"]]
+    for identity, label, own in _of_cells(sweep):
         steps = [
             run["gpu_link_sent_bytes"] / run["measured_steps"] / run["gpus"]
             for run in own
@@ -115,7 +114,7 @@ def links(sweep: Path) -> Iterator[str]:
         ]
         if not steps:
             continue
-        cell = read_record(RunPaths(run_directory(sweep.parents[1], row["cell"], 1)).cell, Cell)
+        cell = read_record(RunPaths(run_directory(sweep.parents[1], identity, 1)).cell, Cell)
         counted_gb, known = fmean(steps) / 1e9, arithmetic(cell)
         if known is None:
             yield f"| `{label}` | {counted_gb:.6g} | – | – | not worked out |"
@@ -160,19 +159,17 @@ def arithmetic(cell: Cell) -> tuple[float, str] | None:
 
 def memory(sweep: Path) -> Iterator[str]:
     """Lines of the table of the memory of each cell, and a sentence on what is not allocated."""
-    cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
     plan = read_table(SweepPaths(sweep).plan, PLAN).to_dicts()
     expected = {row["cell"]: row["memory_used_per_gpu_bytes"] for row in plan}
-    runs, runtimes, kept = _done(sweep), list[float](), list[float]()
+    runtimes, kept = list[float](), list[float]()
     yield "| layout | allocated | reserved | used | expected over used, less 1 | runs |"
     yield "|---|---|---|---|---|---|"
-    for row, label in zip(cells, labels(cells), strict=True):
-        own = [run for run in runs if run["cell"] == row["cell"]]
+    for identity, label, own in _of_cells(sweep):
         known = [[run[name] for run in own] for name in _MEMORY]
         if not own or any(None in values for values in known):
             continue
         allocated, reserved, used = (max(values) / 1e9 for values in known)
-        over = percent(expected[row["cell"]] / 1e9 / used - 1)
+        over = percent(expected[identity] / 1e9 / used - 1)
         kept.append(reserved / allocated - 1)
         if used > reserved:
             runtimes.append(used - reserved)
@@ -191,17 +188,19 @@ def memory(sweep: Path) -> Iterator[str]:
 
 def sampler(sweeps: Sequence[Path]) -> Iterator[str]:
     """Lines of the table of what the sampler takes, by GPUs of a node and their model."""
-    found: dict[tuple[int, str], dict[tuple[str, float], float]] = {}
-    for sweep in sweeps:
-        for run in _done(sweep):
-            share = run["sampler_cpu_share"]
-            if share is not None and run["sample_rate_hz"] == 10:
-                of_node = found.setdefault((run["gpus"] // run["nodes"], run["gpu_name"]), {})
-                of_node[run["cell"], run["started_unix_s"]] = share
+    # Sweeps that share a cell may both hold a run of it, which counts once.
+    runs = {
+        (run["cell"], run["started_unix_s"]): run
+        for sweep in sweeps
+        for run in _done(sweep)
+        if run["sampler_cpu_share"] is not None and run["sample_rate_hz"] == 10
+    }
+    found = grouped(runs.values(), lambda run: (run["gpus"] // run["nodes"], run["gpu_name"]))
     yield "| GPUs of a node | GPU | runs | lowest | mean | highest |"
     yield "|---|---|---|---|---|---|"
-    for (gpus, name), shares in sorted(found.items()):
-        ends = min(shares.values()), fmean(shares.values()), max(shares.values())
+    for (gpus, name), of_node in sorted(found.items()):
+        shares = [run["sampler_cpu_share"] for run in of_node]
+        ends = min(shares), fmean(shares), max(shares)
         told = " | ".join(f"{100 * share:.2f} %" for share in ends)
         yield f"| {gpus} | {name} | {len(shares)} | {told} |"
 

@@ -19,7 +19,6 @@ from workflow_lib.report.figures.environments import environments
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.report.figures.style import EMULATED_MARK
 from workflow_lib.study import load_study
-from workflow_lib.table_files import read_table
 from workflow_lib.words import counted
 
 #: how a figure shows runs
@@ -48,7 +47,7 @@ _FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
 def files(rebuilt: Path) -> dict[Path, str]:
     """The pages and their figures: each path and its text."""
     found: dict[Path, str] = {}
-    for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
+    for directory in findings.sweeps_of(rebuilt):
         if directory.name not in (findings.LAYOUTS, findings.OVERLAP):
             found |= of_sweep(directory)
     return found
@@ -59,14 +58,12 @@ def of_sweep(directory: Path) -> dict[Path, str]:
     sweep = directory.name
     side = read_side(directory, sweep)
     cells = in_order(side.cells)
-    figures = {
-        path: about
+    images = {
+        f"{sweep}-{path.stem}.svg": (path, _FIGURES[kind])
         for path in sorted(SweepPaths(directory).figures.glob("*.svg"))
-        for about in [_FIGURES.get(path.stem.split("-")[0])]
-        if about
+        if (kind := path.stem.split("-")[0]) in _FIGURES
     }
     pairs = _pairs(cells)
-    images = {f"{sweep}-{path.stem}.svg": path for path in figures}
     ends = parts.failed_runs(side)
     emulated = f" {EMULATED_MARK}." if cell_axes.emulated_in_words(cells) else ""
     told = [
@@ -77,8 +74,8 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         parts.table_of(side, cells),
         parts.note(side) if any(map(completed, cells)) else "No run completed.",
         *(
-            f"![{figures[path][0]}](images/{name})\n\n*{': '.join(figures[path])}{emulated}*"
-            for name, path in images.items()
+            f"![{about[0]}](images/{name})\n\n*{': '.join(about)}{emulated}*"
+            for name, (_, about) in images.items()
         ),
         *communication(directory, cells),
         "## What the differences support",
@@ -88,17 +85,14 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         "\n".join(ends) or "Nothing: every run completed.",
     ]
     found = {findings.DIRECTORY / f"{sweep}.md": document(*told)}
-    for name, path in images.items():
+    for name, (path, _) in images.items():
         found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
     return found
 
 
 def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
     """The section on the kernels that communicated in profiled runs; nothing if none did."""
-    kernels, traces = (
-        read_table(SweepPaths(directory).table(name), columns)
-        for name, columns in (("kernels", KERNELS), ("traces", TRACES))
-    )
+    kernels, traces = findings.tables_of(directory, kernels=KERNELS, traces=TRACES)
     key = ["cell", "run", "rank"]
     steps = traces.filter(pl.col("steps") > 0).select(*key, "steps")
     kernels = kernels.drop_nulls("group").join(steps, on=key)

@@ -37,9 +37,7 @@ _PAGES = {findings.LAYOUTS: findings.NAME, findings.OVERLAP: findings.NAME}
 
 def rows_of(rebuilt: Path) -> list[Row]:
     """The rows of CLAIMS by every sweep of the rebuilt evidence."""
-    sweeps = sorted(rebuilt.glob("*/results/sweeps/*/cells.parquet"))
-    known = measured.read(path.parent for path in sweeps)
-    return list(judge(load_ledger(LEDGER), known))
+    return list(judge(load_ledger(LEDGER), measured.read(findings.sweeps_of(rebuilt))))
 
 
 def claims_page(rows: Sequence[Row]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
+from research.grouping import grouped
 from research.projection.published import PublishedRun
 from research.projection.splits import Fold, series, two_smallest
 from workflow_lib.projection.layouts import Layout
@@ -50,15 +51,12 @@ def affine_law(fold: Fold, layouts: Layouts) -> Seconds:
 def bubble_law(fold: Fold, layouts: Layouts) -> Seconds:
     """A twin's time, multiplied by m + (p − 1)/v of the whole model over that of the twin. The twin
     is the largest with as many layers per stage and all else equal except DP."""
-    twins: dict[tuple[object, ...], list[PublishedRun]] = {}
-    for run in fold.fitted:
-        if run.line in layouts:
-            twins.setdefault(_stage_key(run, layouts[run.line]), []).append(run)
+    known = [run for run in fold.fitted if run.line in layouts]
+    twins = grouped(known, lambda run: _stage_key(run, layouts[run.line]))
     found = {}
     for run in fold.predicted:
         layout = layouts.get(run.line)
-        own = twins.get(_stage_key(run, layout), []) if layout else []
-        if layout and own:
+        if layout and (own := twins.get(_stage_key(run, layout))):
             twin = max(own, key=lambda each: (each.gpus, each.order))
             found[run.line] = _time(twin) * layout.bubble / layouts[twin.line].bubble
     return found
@@ -68,15 +66,16 @@ def one_efficiency(fold: Fold, layouts: Layouts) -> Seconds:
     """Model FLOPs over a fitted share of the peak, and the pipeline's bubble. The share is the
     median of the fitted rows of the same precision. This is what llm-analysis does with one given
     efficiency."""
-    shares: dict[str, list[float]] = {}
-    for run in fold.fitted:
-        if run.line in layouts:
-            layout = layouts[run.line]
-            shares.setdefault(layout.precision, []).append(layout.ideal_s / _time(run))
+    known = [(layouts[run.line], run) for run in fold.fitted if run.line in layouts]
+    shares = {
+        precision: median(layout.ideal_s / _time(run) for layout, run in alike)
+        for precision, alike in grouped(known, lambda each: each[0].precision).items()
+    }
+    predicted = [(layouts[run.line], run) for run in fold.predicted if run.line in layouts]
     return {
-        run.line: layouts[run.line].ideal_s / median(shares[layouts[run.line].precision])
-        for run in fold.predicted
-        if run.line in layouts and layouts[run.line].precision in shares
+        run.line: layout.ideal_s / shares[layout.precision]
+        for layout, run in predicted
+        if layout.precision in shares
     }
 
 

@@ -44,7 +44,7 @@ def measured(names: Iterable[str] = ("strong", "site", "twin", *_OWN)) -> list[G
                     # A row that several splits predict in one kind counts once.
                     found.setdefault((each.kind, each.group), {})[each.run.line] = each
     return [
-        Group.of(*key, [row.distance for row in rows.values()])
+        Group.of(*key, [row.time.distance for row in rows.values()])
         for key, rows in sorted(found.items())
     ]
 

@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from research.grouping import grouped
 from workflow_lib.records.reading import RecordError
 
 Array = NDArray[np.float64]
@@ -80,12 +81,10 @@ class Jitter:
             return (expected_maximum(drawn, last) - expected_maximum(drawn, first)) / doublings
 
         random = np.random.default_rng(_SEED)
-        of_gpus: dict[str, list[Array]] = {}
-        for gpu, of_run in zip(self.gpus, self.of_runs, strict=True):
-            of_gpus.setdefault(gpu, []).append(of_run)
+        both = zip(self.gpus, self.of_runs, strict=True)
+        of_gpus = list(grouped(both, lambda each: each[0]).values())
         drawn_anew = random.integers(len(of_gpus), size=(_RESAMPLES, len(of_gpus)))
-        every = list(of_gpus.values())
-        again = [of([run for gpu in drawn for run in every[gpu]]) for drawn in drawn_anew]
+        again = [of([run for gpu in drawn for _, run in of_gpus[gpu]]) for drawn in drawn_anew]
         low, high = np.quantile(again, [0.05, 0.95]).tolist()
         return of(self.of_runs), low, high
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import mode
 
+from research.grouping import grouped
+from research.plain import PLAIN
 from research.projection.published import PublishedRun
 from research.projection.reading import Unusable
 from workflow_lib import memory
 from workflow_lib.projection.layouts import GRADIENT_BYTES, RECOMPUTATIONS, Layout
 from workflow_lib.projection.machines import machine_names, published_machine
-from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 
 #: chunks per pipeline rank of a published run, if neither it nor another row of the model states
 #: them
 _CHUNKS_WHERE_NOBODY_SAYS = 1
+#: (model, PP) → the number of chunks per pipeline rank
+Chunks = Mapping[tuple[str, int | None], int]
 #: What evaluation adds to the time of training in MLPerf's GPT-3: 11 590 004 tokens after every
 #: 50 331 648 (eval_samples and epoch_num in the logs of round 3.0), forward alone.
 _EVALUATION = 11_590_004 / 50_331_648 / 3
@@ -24,19 +27,13 @@ _EVALUATION = 11_590_004 / 50_331_648 / 3
 _LEAST_SHARE = 0.01
 
 
-def assumed_chunks(rows: Iterable[PublishedRun]) -> Mapping[tuple[str, int | None], int]:
-    """(model, PP) → the number of chunks per pipeline rank that most rows state, for rows that do
-    not."""
-    stated: dict[tuple[str, int | None], Counter[int]] = {}
-    for row in rows:
-        if row.virtual_stages:
-            stated.setdefault((row.model, row.pp), Counter())[row.virtual_stages] += 1
-    return {key: counts.most_common(1)[0][0] for key, counts in stated.items()}
+def assumed_chunks(rows: Iterable[PublishedRun]) -> Chunks:
+    """The number of chunks that most rows state, for rows that do not."""
+    stated = grouped((row for row in rows if row.virtual_stages), lambda row: (row.model, row.pp))
+    return {key: mode(row.virtual_stages or 0 for row in of) for key, of in stated.items()}
 
 
-def published_layout(
-    row: PublishedRun, chunks: Mapping[tuple[str, int | None], int]
-) -> Layout | str:
+def published_layout(row: PublishedRun, chunks: Chunks) -> Layout | str:
     """A published run's layout, or why there is none if the row does not state enough.
 
     Tensor parallelism is taken to include sequence parallelism, as in Megatron's runs. If the
@@ -101,7 +98,7 @@ def _stage(sharding: str) -> int:
 
 
 def usable(
-    runs: Sequence[PublishedRun], chunks: Mapping[tuple[str, int | None], int]
+    runs: Sequence[PublishedRun], chunks: Chunks
 ) -> tuple[dict[int, Layout], list[Unusable]]:
     """The layouts by the runs' lines, and the runs without a layout with the reason."""
     layouts, unusable = {}, []
@@ -151,26 +148,16 @@ def fits(layout: Layout) -> memory.Fit:
         head_dimension=shape.head_size,
     )
     replicas = layout.dp * layout.cp
-    degrees = Degrees(
-        tp=layout.tp,
-        pp=layout.pp,
-        virtual_stages=layout.virtual_stages,
-        dp=replicas,
-        ep=layout.ep if replicas % layout.ep == 0 else 1,
-    )
-    training = Training(
+    experts_over = layout.ep if replicas % layout.ep == 0 else 1
+    degrees = replace(layout, cp=1, dp=replicas, ep=experts_over)
+    training = replace(
+        PLAIN,
         micro_batch_size=layout.micro_batch,
         global_batch_size=round(layout.micro_batches) * replicas * layout.micro_batch,
-        precision="bf16",
         zero_stage=layout.sharding,
         sequence_parallel=layout.tp > 1 and layout.sequence_parallel,
         recomputation=layout.recomputation,  # type: ignore[arg-type]
         overlap=True,
         routing="dropless" if shape.experts else None,
-        # These have no effect on memory.
-        learning_rate=1e-4,
-        seed=0,
-        warmup_steps=0,
-        measured_steps=1,
     )
     return memory.estimate(model, degrees, training).fits(layout.machine.memory_bytes)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import get_args
 
-from scipy.stats import beta, kendalltau
+from scipy.stats import binomtest, kendalltau
 
 from workflow_lib.memory import Fit
+from workflow_lib.projection.kinds import Widths
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,36 @@ class Errors:
 
 
 @dataclass(frozen=True)
+class Quantity:
+    """A predicted value beside the measured one."""
+
+    measured: float
+    median: float
+    #: standard deviation of the prediction's logarithm
+    sd: float
+    widths: Widths
+
+    @property
+    def error(self) -> float:
+        """The signed error divided by the measured value."""
+        return self.median / self.measured - 1
+
+    @property
+    def distance(self) -> float:
+        """How many standard deviations the logarithm of the measured value is above the median."""
+        return math.log(self.measured / self.median) / self.sd
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Lower and upper end."""
+        return self.widths.interval(self.median, self.sd, level)
+
+    def is_within(self, level: float) -> bool:
+        """Whether the interval holds the measured value."""
+        low, high = self.interval(level)
+        return low <= self.measured <= high
+
+
+@dataclass(frozen=True)
 class Coverage:
     """The coverage and width of intervals of one level."""
 
@@ -48,21 +79,18 @@ class Coverage:
     high: float
 
     @classmethod
-    def of(
-        cls, intervals: Sequence[tuple[float, float, float]], measured: Sequence[float]
-    ) -> Coverage:
-        """From lower ends, middles and upper ends."""
-        held = [low <= x <= high for (low, _, high), x in zip(intervals, measured, strict=True)]
-        width = fmean((high - low) / middle for low, middle, high in intervals)
+    def of(cls, quantities: Sequence[Quantity], level: float) -> Coverage:
+        """Of the intervals of predictions that are beside measured values."""
+        held = [each.is_within(level) for each in quantities]
+        ends = [(*each.interval(level), each.median) for each in quantities]
+        width = fmean((high - low) / middle for low, high, middle in ends)
         return cls(fmean(held), width, *clopper_pearson(sum(held), len(held)))
 
 
 def clopper_pearson(held: int, rows: int, level: float = 0.95) -> tuple[float, float]:
     """The interval of a share of which ``held`` of ``rows`` were seen (Biometrika 26(4), 1934)."""
-    tail = (1 - level) / 2
-    low = float(beta.ppf(tail, held, rows - held + 1)) if held else 0.0
-    high = float(beta.ppf(1 - tail, held + 1, rows - held)) if held < rows else 1.0
-    return low, high
+    found = binomtest(held, rows).proportion_ci(level, method="exact")
+    return float(found.low), float(found.high)
 
 
 def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
@@ -79,44 +107,29 @@ def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
     return measured[chosen] / min(measured) - 1
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """How well layouts are ordered, over groups of layouts among which one could choose."""
-
-    groups: int
-    #: means over groups; τ is None if it is not defined in any group
-    kendall_tau: float | None
-    regret: float
-    largest_regret: float
-
-    @classmethod
-    def of(cls, groups: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Ranking | None:
-        """From each group's predicted and measured times; None if there is no group."""
-        if not groups:
-            return None
-        orders = [tau for group in groups if (tau := kendall_tau(*group)) is not None]
-        regrets = [regret(*group) for group in groups]
-        return cls(len(groups), fmean(orders) if orders else None, fmean(regrets), max(regrets))
+def ranking(
+    groups: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> dict[str, float | None] | None:
+    """How well layouts are ordered, from the predicted and measured times of groups of layouts
+    among which one could choose: means over groups. None if there is no group; τ is None if it is
+    not defined in any."""
+    if not groups:
+        return None
+    orders = [tau for group in groups if (tau := kendall_tau(*group)) is not None]
+    regrets = [regret(*group) for group in groups]
+    return {
+        "groups": len(groups),
+        "kendall_tau": fmean(orders) if orders else None,
+        "regret": fmean(regrets),
+        "largest_regret": max(regrets),
+    }
 
 
-@dataclass(frozen=True)
-class Confusion:
-    """Counts of verdicts on memory, by whether a run was predicted to fit and what happened."""
-
-    yes_ran: int
-    yes_out_of_memory: int
-    perhaps_ran: int
-    perhaps_out_of_memory: int
-    no_ran: int
-    no_out_of_memory: int
-
-    @classmethod
-    def of(cls, verdicts: Sequence[tuple[Fit, bool]]) -> Confusion:
-        """From pairs: whether a run was predicted to fit, and whether it ran."""
-        return cls(
-            **{
-                f"{fit}_{end}": verdicts.count((fit, ran))
-                for fit in get_args(Fit)
-                for end, ran in (("ran", True), ("out_of_memory", False))
-            }
-        )
+def confusion(verdicts: Sequence[tuple[Fit, bool]]) -> dict[str, int]:
+    """Counts of verdicts on memory, from pairs: whether a run was predicted to fit, and whether it
+    ran."""
+    return {
+        f"{fit}_{end}": verdicts.count((fit, ran))
+        for fit in get_args(Fit)
+        for end, ran in (("ran", True), ("out_of_memory", False))
+    }

@@ -15,37 +15,16 @@ from typing import Any
 from tabulate import tabulate
 
 from research.projection.layouts import fits
-from research.projection.metrics import Coverage, Errors
+from research.projection.metrics import Coverage, Errors, Quantity
 from research.projection.splits import read_splits
 from workflow_lib.memory import Fit
 from workflow_lib.projection.gpu_power import gpu_power, levels
-from workflow_lib.projection.kinds import LEVELS, Widths
+from workflow_lib.projection.kinds import LEVELS
 from workflow_lib.projection.own_runs import OwnRun
 from workflow_lib.projection.own_stack import OwnStack, own_stack
 from workflow_lib.projection.part_times import PartTime
 from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A predicted value of a run beside the measured one."""
-
-    measured: float
-    median: float
-    #: standard deviation of the prediction's logarithm
-    sd: float
-    widths: Widths
-
-    @property
-    def error(self) -> float:
-        """The signed error divided by the measured value."""
-        return self.median / self.measured - 1
-
-    def interval(self, level: float) -> tuple[float, float, float]:
-        """Lower end, median and upper end."""
-        low, high = self.widths.interval(self.median, self.sd, level)
-        return low, self.median, high
 
 
 @dataclass(frozen=True)
@@ -84,14 +63,11 @@ def validate_own(
     rules = next(split.rules for split in read_splits()[0] if split.kind == "own")
     most = fit_gpus_at_most or rules["fit_gpus_at_most"]
     fitted = [run for run in runs if run.layout.gpus <= most]
-    of_split = most if fit_gpus_at_most else rules["test_gpus"] - 1
-    judged = [
-        run
-        for run in runs
-        if run.layout.gpus > of_split
-        and (fit_gpus_at_most or run.layout.gpus == rules["test_gpus"])
-    ]
-    asked = f"on more than {most} GPUs" if fit_gpus_at_most else f"on {rules['test_gpus']} GPUs"
+    if fit_gpus_at_most:
+        asked, judged = f"on more than {most} GPUs", [r for r in runs if r.layout.gpus > most]
+    else:
+        tested = rules["test_gpus"]
+        asked, judged = f"on {tested} GPUs", [r for r in runs if r.layout.gpus == tested]
     for found, where in ((fitted, f"on at most {counted(most, 'GPU')}"), (judged, asked)):
         if not found:
             raise RecordError(
@@ -110,21 +86,16 @@ def _judged(judged: Sequence[OwnRun], stack: OwnStack) -> list[JudgedRun]:
         (time,) = stack.predict([layout], run.platform)
         power = gpu_power(layout, time, levels(stack.runs, layout.machine.gpu, shipped=()))
         widths = stack.widths_of(layout, time)
-        both = math.hypot(time.sd, power.sd_w / power.power_w)
-        energy = run.power_per_gpu_w and Quantity(
-            run.power_per_gpu_w * layout.gpus * run.step_time_s,
-            power.power_w * layout.gpus * time.median_s,
-            both,
-            widths,
-        )
-        found.append(
-            JudgedRun(
-                run,
-                Quantity(run.step_time_s, time.median_s, time.sd, widths),
-                energy or None,
-                fits(layout),
+        of_time = Quantity(run.step_time_s, time.median_s, time.sd, widths)
+        energy = None
+        if run.power_per_gpu_w:
+            energy = Quantity(
+                run.power_per_gpu_w * layout.gpus * run.step_time_s,
+                power.power_w * layout.gpus * time.median_s,
+                math.hypot(time.sd, power.sd_w / power.power_w),
+                widths,
             )
-        )
+        found.append(JudgedRun(run, of_time, energy, fits(layout)))
     return found
 
 
@@ -142,12 +113,11 @@ def describe(done: OwnValidation) -> str:
         }
         for each in done.judged
     ]
-    kinds = {
-        "step time": [each.time for each in done.judged],
-        "energy of the GPUs": [each.energy for each in done.judged if each.energy],
-    }
-    goals = {"step time": "mape", "energy of the GPUs": "energy_mape"}
-    sums = [_summed(name, of, done.goal[goals[name]]) for name, of in kinds.items() if of]
+    times = [each.time for each in done.judged]
+    energies = [each.energy for each in done.judged if each.energy]
+    sums = [_summed("step time", times, done.goal["mape"])]
+    if energies:
+        sums.append(_summed("energy of the GPUs", energies, done.goal["energy_mape"]))
     fits = Counter(each.fits for each in done.judged)
     of_fit = f"{counted(done.fitted, 'cell')} on at most {counted(done.fit_gpus_at_most, 'GPU')}"
     return "\n\n".join(
@@ -163,17 +133,14 @@ def describe(done: OwnValidation) -> str:
 
 
 def _shown(quantity: Quantity) -> str:
-    low, median, high = quantity.interval(0.9)
-    return f"{median:.3f} ({low:.3f} to {high:.3f})"
+    low, high = quantity.interval(0.9)
+    return f"{quantity.median:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _summed(name: str, quantities: Sequence[Quantity], goal: float) -> dict[str, Any]:
     errors = Errors.of([quantity.error for quantity in quantities])
-    measured = [quantity.measured for quantity in quantities]
     covers = {
-        f"{level * 100:.0f} % covers (mean width)": Coverage.of(
-            [quantity.interval(level) for quantity in quantities], measured
-        )
+        f"{level * 100:.0f} % covers (mean width)": Coverage.of(quantities, level)
         for level in LEVELS
     }
     return {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from research.projection.layouts import usable
+from research.projection.layouts import Chunks, usable
+from research.projection.metrics import Quantity
 from research.projection.published import PublishedRun
 from research.projection.reading import Unusable
 from research.projection.splits import Fold, untuned
 from workflow_lib.projection import hierarchical_fit, kinds, step_model
-from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import Layout
 
 #: sources with several stacks, which the notes name
@@ -24,9 +24,6 @@ class Forecast:
 
     run: PublishedRun
     layout: Layout
-    median_s: float
-    #: standard deviation of the time's logarithm
-    sd: float
     #: of :data:`workflow_lib.feasibility.INTERVAL_KINDS`
     kind: str
     prediction: hierarchical_fit.Prediction
@@ -38,26 +35,12 @@ class Forecast:
         shape = self.run.shape
         return of.get(self.kind, f"{self.run.stack}: {shape.name if shape else self.run.model}")
 
-    @property
-    def widths(self) -> Widths:
-        """The widths of its intervals, in which no row of its group has a part."""
-        return kinds.widths(self.kind, without=self.group)
-
-    @property
-    def error(self) -> float:
-        """The signed error divided by the measured time."""
+    @cached_property
+    def time(self) -> Quantity:
+        """Seconds of a step. No row of its group has a part in the widths of its intervals."""
         assert self.run.step_time_s is not None
-        return self.median_s / self.run.step_time_s - 1
-
-    @property
-    def distance(self) -> float:
-        """How many standard deviations the logarithm of the measured time is above the median."""
-        assert self.run.step_time_s is not None
-        return math.log(self.run.step_time_s / self.median_s) / self.sd
-
-    def interval_s(self, level: float) -> tuple[float, float]:
-        """The lower and upper end of the interval with coverage ``level``, in s."""
-        return self.widths.interval(self.median_s, self.sd, level)
+        widths = kinds.widths(self.kind, without=self.group)
+        return Quantity(self.run.step_time_s, self.prediction.median_s, self.prediction.sd, widths)
 
 
 def published_row(run: PublishedRun, layout: Layout) -> hierarchical_fit.Row:
@@ -93,9 +76,7 @@ def unknown_row(run: PublishedRun, layout: Layout) -> hierarchical_fit.Row:
     )
 
 
-def forecast(
-    fold: Fold, chunks: Mapping[tuple[str, int | None], int]
-) -> tuple[list[Forecast], list[Unusable]]:
+def forecast(fold: Fold, chunks: Chunks) -> tuple[list[Forecast], list[Unusable]]:
     """The fold's predictions, and the rows that cannot be predicted with the reason. If a row does
     not state its chunks, those of ``chunks`` are taken."""
     fitted, _ = usable(fold.fitted, chunks)
@@ -111,8 +92,6 @@ def forecast(
         Forecast(
             run,
             predicted[run.line],
-            each.median_s,
-            each.sd,
             kinds.kind(each.unseen, run.source in sources, predicted[run.line].pp > 1),
             each,
         )

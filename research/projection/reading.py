@@ -8,7 +8,6 @@ because the other rows do not depend on it.
 from __future__ import annotations
 
 import csv
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,11 +71,6 @@ def read_published(path: Path) -> tuple[list[PublishedRun], list[Unusable]]:
     return runs, unusable
 
 
-def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
     """The last line of each row, and its fields or what is wrong with their number."""
     # Spreadsheets begin a file with a byte-order mark, which utf-8-sig leaves out.
@@ -91,16 +85,12 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
                 )
             for fields in reader:
                 if len(fields) == len(heading):
-                    yield (
-                        reader.line_num,
-                        dict(zip(heading, (field.strip() for field in fields), strict=True)),
-                    )
+                    values = (field.strip() for field in fields)
+                    yield reader.line_num, dict(zip(heading, values, strict=True))
                 elif any(fields):
-                    yield (
-                        reader.line_num,
-                        f"it has {len(fields)} fields, and the heading has {len(heading)}: "
-                        "expected as many, with a field that holds a comma in quotes",
-                    )
+                    told = f"it has {len(fields)} fields, and the heading has {len(heading)}"
+                    hint = "expected as many, with a field that holds a comma in quotes"
+                    yield reader.line_num, f"{told}: {hint}"
         except UnicodeDecodeError:
             raise RecordError(f"{path}: is not text in UTF-8; save it as CSV in UTF-8") from None
         except csv.Error as error:

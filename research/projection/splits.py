@@ -14,6 +14,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from research.grouping import grouped
 from research.projection.published import OF_A_RUN, PublishedRun, unnumbered
 
 _DATA = resources.files("research.projection") / "data"
@@ -126,26 +127,16 @@ def series(rows: Iterable[PublishedRun]) -> list[list[PublishedRun]]:
     """Rows in series, each sorted by the number of GPUs. If rows with one key tell different things
     of the same number of GPUs and batch, the other parts of the notes, without numbers, separate
     series. Times have no part in this, because series decide which rows a fold fits."""
-    groups: dict[tuple[object, ...], list[PublishedRun]] = {}
-    for row in rows:
-        groups.setdefault(row.series_key, []).append(row)
     found = []
-    for group in groups.values():
-        parted: dict[object, list[PublishedRun]] = {}
-        if _clash(group):
-            for row in group:
-                parted.setdefault(_told(row), []).append(row)
-        else:
-            parted[""] = group
-        found += [sorted(each, key=lambda row: (row.gpus, row.order)) for each in parted.values()]
+    for group in grouped(rows, lambda row: row.series_key).values():
+        parts = grouped(group, _told).values() if _clash(group) else [group]
+        found += [sorted(each, key=lambda row: (row.gpus, row.order)) for each in parts]
     return found
 
 
 def _clash(group: list[PublishedRun]) -> bool:
-    told: dict[tuple[int, int | None], set[tuple[str, ...]]] = {}
-    for row in group:
-        told.setdefault((row.gpus, row.global_batch), set()).add(_told(row))
-    return any(len(each) > 1 for each in told.values())
+    alike = grouped(group, lambda row: (row.gpus, row.global_batch)).values()
+    return any(len({_told(row) for row in each}) > 1 for each in alike)
 
 
 def _told(row: PublishedRun) -> tuple[str, ...]:
@@ -177,14 +168,11 @@ def _left_out(of: Callable[[PublishedRun], str]) -> Callable[..., list[_Parts]]:
 
 def _release(chosen: list[PublishedRun], rules: dict[str, Any]) -> list[_Parts]:
     """Each source is left out of whose stack others tell another release."""
-    several = [
-        run
-        for run in chosen
-        if any(run.stack == other.stack and run.source != other.source for other in chosen)
-    ]
-    names = {run.source for run in several}
+    of_stacks = grouped(chosen, lambda run: run.stack).values()
+    sources = [{run.source for run in of_stack} for of_stack in of_stacks]
+    several = {source for each in sources if len(each) > 1 for source in each}
     folds = _left_out(lambda run: run.source)(chosen, rules)
-    return [fold for fold in folds if fold[0] in names]
+    return [fold for fold in folds if fold[0] in several]
 
 
 def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
@@ -192,22 +180,13 @@ def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
     folds: list[_Parts] = []
     for name in sorted({run.model for run in chosen if run.is_twin}):
         predicted = [run for run in chosen if run.model == name and not run.is_twin]
-        known = {run.line for run in predicted}
-        folds.append((name, [run for run in chosen if run.line not in known], predicted))
+        folds.append((name, [run for run in chosen if run not in predicted], predicted))
     return folds
 
 
-def _model(run: PublishedRun) -> str | None:
+def _model(run: PublishedRun) -> str:
     """The name of a run's model, which a source may have run with another vocabulary."""
-    return run.shape.name if run.shape else None
-
-
-def _layout(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
-    names = sorted({run.shape.name for run in chosen if run.shape})
-    return [
-        (name, [], [run for run in chosen if run.shape and run.shape.name == name])
-        for name in names
-    ]
+    return run.shape.name if run.shape else ""
 
 
 def layout_key(run: PublishedRun) -> tuple[object, ...]:
@@ -226,12 +205,9 @@ def untuned(runs: Sequence[PublishedRun]) -> set[str]:
 
 
 def _of_several_layouts(chosen: Sequence[PublishedRun], least: int) -> list[PublishedRun]:
-    groups: dict[tuple[object, ...], list[PublishedRun]] = {}
-    for run in chosen:
-        groups.setdefault(layout_key(run), []).append(run)
     return [
         run
-        for group in groups.values()
+        for group in grouped(chosen, layout_key).values()
         if len({_degrees(run) for run in group}) >= least
         for run in group
     ]
@@ -250,7 +226,7 @@ _KINDS: dict[str, Callable[[list[PublishedRun], dict[str, Any]], list[_Parts]]] 
     "model": _left_out(lambda run: run.model),
     "site": _left_out(lambda run: run.site),
     "twin": _twin,
-    "layout": _layout,
+    "layout": _left_out(_model),
     "stack": _left_out(lambda run: run.stack),
     "release": _release,
 }

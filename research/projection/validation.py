@@ -6,17 +6,19 @@ are never fitted in the fold that predicts them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from research.grouping import grouped
 from research.projection.baselines import BASELINES
-from research.projection.layouts import assumed_chunks, fits, usable
-from research.projection.metrics import Confusion, Coverage, Errors, Ranking
+from research.projection.layouts import Chunks, assumed_chunks, fits, usable
+from research.projection.metrics import Coverage, Errors, confusion, ranking
 from research.projection.predicting import Forecast, forecast
 from research.projection.published import PublishedRun
-from research.projection.reading import PUBLISHED, Unusable, checksum, read_published
+from research.projection.reading import PUBLISHED, Unusable, read_published
 from research.projection.splits import FITTED_KINDS, Split, layout_key, read_splits
 from workflow_lib.feasibility import INTERVAL_KINDS
 from workflow_lib.projection import kinds
@@ -49,7 +51,7 @@ def validate(rows: Path, also_fit: Path | None = None) -> dict[str, Any]:
         "format": FORMAT,
         "rows": {
             "file": rows.name,
-            "sha256": checksum(rows),
+            "sha256": hashlib.sha256(rows.read_bytes()).hexdigest(),
             "read": len(judged) + len(unusable),
             "with_a_layout_and_a_time": sum(
                 run.line in layouts and run.step_time_s is not None for run in judged
@@ -131,7 +133,7 @@ def _split(
     split: Split,
     runs: Sequence[PublishedRun],
     layouts: Mapping[int, Layout],
-    chunks: Mapping[tuple[str, int | None], int],
+    chunks: Chunks,
 ) -> dict[str, Any]:
     told = {
         "title": split.title,
@@ -178,7 +180,7 @@ def summary(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     """Errors, coverage and order of predictions."""
     named = sorted({each.kind for each in forecasts}, key=list(INTERVAL_KINDS).index)
     return {
-        "errors": asdict(Errors.of([each.error for each in forecasts])),
+        "errors": asdict(Errors.of([each.time.error for each in forecasts])),
         "intervals": _intervals(forecasts),
         "kinds": {name: _of_kind([e for e in forecasts if e.kind == name]) for name in named},
         "ranking": _ranking(forecasts),
@@ -186,17 +188,13 @@ def summary(forecasts: Sequence[Forecast]) -> dict[str, Any]:
 
 
 def _intervals(forecasts: Sequence[Forecast]) -> dict[str, Any]:
-    measured = [_measured(each) for each in forecasts]
-    of = {
-        level: [(low, e.median_s, high) for e in forecasts for low, high in [e.interval_s(level)]]
-        for level in LEVELS
-    }
-    return {f"{level:.0%}": asdict(Coverage.of(of[level], measured)) for level in LEVELS}
+    times = [each.time for each in forecasts]
+    return {f"{level:.0%}": asdict(Coverage.of(times, level)) for level in LEVELS}
 
 
 def _of_kind(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     """Rows of one kind: how many, what intervals hold, and on which side the others lie."""
-    ends = [(_measured(each), each.interval_s(0.9)) for each in forecasts]
+    ends = [(each.time.measured, each.time.interval(0.9)) for each in forecasts]
     return {
         "rows": len(forecasts),
         "for": kinds.widths(forecasts[0].kind).description,
@@ -207,17 +205,14 @@ def _of_kind(forecasts: Sequence[Forecast]) -> dict[str, Any]:
 
 
 def _ranking(forecasts: Iterable[Forecast]) -> dict[str, Any] | None:
-    groups: dict[tuple[object, ...], list[Forecast]] = {}
-    for each in forecasts:
-        groups.setdefault(layout_key(each.run), []).append(each)
-    ranking = Ranking.of(
+    groups = grouped(forecasts, lambda each: layout_key(each.run))
+    return ranking(
         [
-            ([each.median_s for each in group], [_measured(each) for each in group])
+            ([each.time.median for each in group], [each.time.measured for each in group])
             for group in groups.values()
             if len({each.layout for each in group}) > 1
         ]
     )
-    return asdict(ranking) if ranking else None
 
 
 def _baseline(forecasts: Sequence[Forecast], seconds: Mapping[int, float]) -> dict[str, Any] | None:
@@ -225,10 +220,10 @@ def _baseline(forecasts: Sequence[Forecast], seconds: Mapping[int, float]) -> di
     both = [each for each in forecasts if each.run.line in seconds]
     if not both:
         return None
-    own = [seconds[each.run.line] / _measured(each) - 1 for each in both]
+    own = [seconds[each.run.line] / each.time.measured - 1 for each in both]
     return {
         "errors": asdict(Errors.of(own)),
-        "projection_on_the_same_rows": asdict(Errors.of([each.error for each in both])),
+        "projection_on_the_same_rows": asdict(Errors.of([each.time.error for each in both])),
     }
 
 
@@ -237,10 +232,10 @@ def _prediction(each: Forecast) -> dict[str, Any]:
         "line": each.run.line,
         "run": each.run.name,
         "source": each.run.source,
-        "measured_s": _measured(each),
-        "median_s": each.median_s,
-        "error": each.error,
-        "intervals_s": {f"{level:.0%}": list(each.interval_s(level)) for level in LEVELS},
+        "measured_s": each.time.measured,
+        "median_s": each.time.median,
+        "error": each.time.error,
+        "intervals_s": {f"{level:.0%}": list(each.time.interval(level)) for level in LEVELS},
         "never_seen": list(each.prediction.unseen),
         "kind": each.kind,
     }
@@ -262,11 +257,6 @@ def _memory(
     stated = [verdict for run, verdict in zip(chosen, verdicts, strict=True) if run.recomputation]
     return {
         "rows": len(chosen),
-        "confusion": asdict(Confusion.of(verdicts)),
-        "confusion_where_recomputation_is_stated": asdict(Confusion.of(stated)),
+        "confusion": confusion(verdicts),
+        "confusion_where_recomputation_is_stated": confusion(stated),
     }
-
-
-def _measured(each: Forecast) -> float:
-    assert each.run.step_time_s is not None
-    return each.run.step_time_s

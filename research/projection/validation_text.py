@@ -7,11 +7,16 @@ from typing import Any
 
 from tabulate import tabulate
 
+from research.grouping import grouped
 from research.projection.baselines import BASELINES
 from research.projection.reading import SHIPPED_NAME
 
 #: goal of every split: the lowest and highest share of rows that 90 % intervals cover
 COVERAGE_GOAL = (0.85, 0.95)
+
+
+#: columns of what was measured
+_MEASURED = ("fitted", "rows", "MAPE", "max", "median", "90 % covers", "τ, regret")
 
 
 def goals(validation: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -23,13 +28,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
     bar, goal = split["bar"] or {}, split["goal"] or {}
     line = {
         "split": name,
-        "fitted": "–",
-        "rows": "–",
-        "MAPE": "–",
-        "max": "–",
-        "median": "–",
-        "90 % covers": "–",
-        "τ, regret": "–",
+        **dict.fromkeys(_MEASURED, "–"),
         "goal": _limits(goal) or "only intervals",
         "bar": f"{_limits(bar)}, {bar['of']}" if bar else "–",
         "reached": "",
@@ -44,7 +43,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
         return line | {
             "rows": str(split["rows"]),
             "goal": "all right",
-            "reached": _word(right == split["rows"]) + f": {said}",
+            "reached": f"{'yes' if right == split['rows'] else 'no'}: {said}",
         }
     errors, held = split["errors"], split["intervals"]["90%"]
     missed = [
@@ -75,10 +74,6 @@ def _order(ranking: Mapping[str, Any] | None) -> str:
     if ranking is None or ranking["kendall_tau"] is None:
         return "–"
     return f"{ranking['kendall_tau']:.2f}, {ranking['regret']:.1%} ({ranking['groups']} groups)"
-
-
-def _word(reached: bool) -> str:
-    return "yes" if reached else "no"
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
@@ -124,23 +119,12 @@ def _held(held: Mapping[str, float]) -> str:
     return f"{held['covered']:.0%} ({held['low']:.0%} to {held['high']:.0%})"
 
 
-def not_judged(validation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A line for each reason why rows are not judged, with the lines of the rows in their file."""
-    return _reasons("not judged because", validation["rows"]["not_judged"])
-
-
-def not_fitted(validation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The same of the rows of another file that could not be fitted besides."""
-    return _reasons("of the other file not fitted because", validation["rows"]["not_fitted"])
-
-
 def _reasons(title: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    lines: dict[str, list[int]] = {}
-    for row in rows:
-        lines.setdefault(row["reason"], []).append(row["line"])
+    """A line for each reason why rows were left out, with the lines of the rows in their file."""
+    alike = grouped(rows, lambda row: str(row["reason"]))
     return [
-        {title: reason, "rows": str(len(of)), "lines": _ranges(of)}
-        for reason, of in sorted(lines.items(), key=lambda each: -len(each[1]))
+        {title: reason, "rows": str(len(of)), "lines": _ranges([row["line"] for row in of])}
+        for reason, of in sorted(alike.items(), key=lambda each: -len(each[1]))
     ]
 
 
@@ -155,23 +139,22 @@ def _ranges(lines: Sequence[int]) -> str:
     return ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in found)
 
 
-def advice(validation: Mapping[str, Any]) -> str | None:
-    """What else could be fitted, if the file has not all rows that are shipped."""
-    if validation["rows"]["shipped"]:
-        return None
-    return (
-        "Not all shipped rows are among those fitted. To judge these rows from the shipped ones as "
-        f"well: --also-fit {SHIPPED_NAME}"
-    )
-
-
 def describe(validation: Mapping[str, Any]) -> str:
     """The tables as text, and what else could be fitted."""
-    makers = (goals, of_kinds, baselines, not_judged, not_fitted)
-    tables = [made(validation) for made in makers]
+    rows = validation["rows"]
+    tables = (
+        *(goals(validation), of_kinds(validation), baselines(validation)),
+        _reasons("not judged because", rows["not_judged"]),
+        _reasons("of the other file not fitted because", rows["not_fitted"]),
+    )
     parts = [
         tabulate(lines, headers="keys", disable_numparse=True, maxcolwidths=[90] * len(lines[0]))
         for lines in tables
         if lines
     ]
-    return "\n\n".join([*parts, *filter(None, [advice(validation)])])
+    if not rows["shipped"]:
+        parts.append(
+            "Not all shipped rows are among those fitted. To judge these rows from the shipped "
+            f"ones as well: --also-fit {SHIPPED_NAME}"
+        )
+    return "\n\n".join(parts)

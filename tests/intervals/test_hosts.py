@@ -84,4 +84,4 @@ def test_groups_of_runs_are_by_what_gpus_do():
 
 def test_a_page_of_other_groups_than_the_product_holds_is_refused():
     with pytest.raises(ValueError, match=r"intervals/hosts\.py"):
-        page.page([])
+        page.page_of([])

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from research.projection.metrics import Confusion, Coverage, Errors, Ranking, kendall_tau, regret
+from research.projection.metrics import (
+    Coverage,
+    Errors,
+    Quantity,
+    confusion,
+    kendall_tau,
+    ranking,
+    regret,
+)
+from workflow_lib.projection.kinds import Widths
 
 
 def test_errors():
@@ -14,9 +23,11 @@ def test_errors():
 
 
 def test_coverage_counts_what_lies_within():
-    found = Coverage.of([(9, 10, 12), (9, 10, 12), (1, 2, 3)], [11, 13, 3])
+    # With a standard deviation of 1, e^0.2 = 1.2214 and e^−0.1 = 0.9048.
+    widths = Widths("own", {0.9: (-0.1, 0.2)}, rows=33, groups=20)
+    found = Coverage.of([Quantity(x, 10.0, 1.0, widths) for x in (12.0, 13.0, 9.1)], 0.9)
     assert found.covered == pytest.approx(2 / 3)
-    assert found.width == pytest.approx((0.3 + 0.3 + 1.0) / 3)
+    assert found.width == pytest.approx(1.2214 - 0.9048, abs=1e-4)
 
 
 def test_order():
@@ -33,11 +44,11 @@ def test_regret_is_what_the_choice_costs():
 
 
 def test_ranking_is_over_groups():
-    found = Ranking.of([([1, 2], [12, 10]), ([1, 2], [10, 12])])
-    assert found == Ranking(2, 0.0, pytest.approx(0.1), pytest.approx(0.2))
-    assert Ranking.of([]) is None
+    found = ranking([([1, 2], [12, 10]), ([1, 2], [10, 12])])
+    assert list(found.values()) == [2, 0.0, pytest.approx(0.1), pytest.approx(0.2)]
+    assert ranking([]) is None
 
 
 def test_confusion():
     verdicts = [("yes", True), ("yes", True), ("yes", False), ("perhaps", True), ("no", False)]
-    assert Confusion.of(verdicts) == Confusion(2, 1, 1, 0, 0, 1)
+    assert list(confusion(verdicts).values()) == [2, 1, 1, 0, 0, 1]

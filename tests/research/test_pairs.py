@@ -60,9 +60,3 @@ def test_an_interval_holds_the_mean_and_narrows_as_pairs_do():
     assert pairs.interval([1.0, 1.0]).high == 1.0
     with pytest.raises(ValueError, match="too few"):
         pairs.interval([1.0])
-
-
-def test_percentiles_lie_between_neighbours():
-    assert pairs.percentile([4.0, 1.0, 2.0, 3.0], 0.5) == 2.5
-    assert pairs.percentile(range(101), 0.99) == 99
-    assert pairs.percentile([7.0], 0.95) == 7.0

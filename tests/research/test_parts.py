@@ -30,6 +30,6 @@ def test_a_part_that_fails_is_told_and_the_next_one_runs(tmp_path, capsys):
 
 
 def test_a_table_is_aligned(capsys):
-    Log(None).table(("name", "W"), [("a", "700.0"), ("longer", "5")])
+    Log(None).table([{"name": "a", "W": "700.0"}, {"name": "longer", "W": "5"}])
 
     assert capsys.readouterr().out == "name        W\na       700.0\nlonger      5\n"

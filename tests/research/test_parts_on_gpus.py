@@ -15,7 +15,6 @@ import pytest
 
 from research import parts_on_gpus
 from research.measuring import part_steps
-from research.measuring.exchanges import expected_bytes
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +38,7 @@ def test_groups_have_powers_of_two(ranks, sizes):
 def test_what_a_rank_receives_of_100_mb_over_four_gpus():
     mb = dict.fromkeys(("all-gather", "reduce-scatter", "all-to-all"), 75)
     mb |= {"all-reduce": 150, "send/recv": 100}
-    assert {name: expected_bytes(name, 100_000_000, 4) / 1e6 for name in mb} == mb
+    assert {name: 100 * share(4) for name, share in part_steps.SHARES.items()} == mb
 
 
 def test_a_line_says_the_median_and_its_rate():

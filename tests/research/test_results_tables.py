@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from research.pages import parts, projecting, readings, sweeps, verdicts
-from research.projection.own_validation import JudgedRun, OwnValidation, Quantity
+from research.projection.metrics import Quantity
+from research.projection.own_validation import JudgedRun, OwnValidation
 from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
 from tests.texts import lacking, numbers, rows_of
@@ -62,7 +63,7 @@ def test_the_page_of_own_runs_has_each_error_with_both_rates() -> None:
         return OwnValidation(3, 1, judged, {"mape": 0.03, "energy_mape": 0.05})
 
     residuals = [[Residual(run, error, 1.0)] for error in (-0.021, 0.011)]
-    page = projecting.page(validated(0.8), validated(0.95), *residuals)
+    page = projecting.page_of(validated(0.8), validated(0.95), *residuals)
     time_s, cell, rows = f"{run.step_time_s:.3f}", f"`{run.cell}`", rows_of(page)
     assert [cell, str(run.layout.gpus), time_s, "−20.0 %", "−5.0 %", "–", "–"] in rows
     assert [cell, time_s, "−2.1 %", "+1.1 %"] in rows
