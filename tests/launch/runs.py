@@ -6,9 +6,9 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
+from tests.analysis.synthetic_run import write_csv
 from tests.launch import scripts
 from workflow_lib import results
-from workflow_lib.records.columns import Column
 from workflow_lib.records.contract import STEPS, RankRecord
 from workflow_lib.records.nodes import TelemetryStart
 from workflow_lib.records.outcomes import (
@@ -97,7 +97,7 @@ def train(paths: RunPaths) -> None:
             }
             for step in range(4)
         ]
-        _table(paths.rank_steps(rank), STEPS, rows)
+        write_csv(paths.rank_steps(rank), STEPS, rows)
     gpu = {"name": "simulated", "uuid": None, "serial": None, "power_limit_w": None}
     start = TelemetryStart(
         node=NODE,
@@ -114,13 +114,13 @@ def train(paths: RunPaths) -> None:
         for tick in range(24)
         for gpu in range(2)
     ]
-    _table(paths.gpu_samples(NODE), GPU_SAMPLES, samples)
+    write_csv(paths.gpu_samples(NODE), GPU_SAMPLES, samples)
     counters = [
         {"unix_time_s": START_S + second, "gpu": gpu, "energy_j": 5000.0 + 100 * second}
         for second in range(12)
         for gpu in range(2)
     ]
-    _table(paths.gpu_counters(NODE), GPU_COUNTERS, counters)
+    write_csv(paths.gpu_counters(NODE), GPU_COUNTERS, counters)
 
 
 def complete(paths: RunPaths, job_id: str = "7") -> None:
@@ -177,13 +177,8 @@ def report(paths: RunPaths, event: str, code: int | None = None, node: str = NOD
     """An event of GPU 1, which the node's sampler saw 4 s after the start."""
     if not paths.telemetry_start(node).exists():
         write_json(paths.telemetry_start(node), {})
-    row = {
-        "unix_time_s": START_S + 4,
-        "gpu": 1,
-        "event": event,
-        "code": "" if code is None else code,
-    }
-    _table(paths.gpu_events(node), GPU_EVENTS, [row])
+    row = {"unix_time_s": START_S + 4, "gpu": 1, "event": event, "code": code}
+    write_csv(paths.gpu_events(node), GPU_EVENTS, [row])
 
 
 def failure(paths: RunPaths, outcome: str, failed_nodes: tuple[str, ...] = ()) -> None:
@@ -200,10 +195,3 @@ def failure(paths: RunPaths, outcome: str, failed_nodes: tuple[str, ...] = ()) -
         failed_nodes=failed_nodes,
     )
     write_json(paths.failure, record)
-
-
-def _table(path: Path, columns: tuple[Column, ...], rows: list[dict[str, object]]) -> None:
-    names = [column.name for column in columns]
-    lines = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(",".join(line) + "\n" for line in lines))
