@@ -16,6 +16,6 @@ def until(
     """Wait until the condition holds; fails where the process ends first or the time is up."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert process is None or process.poll() is None, process.communicate()[1]
+        assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
