@@ -35,7 +35,7 @@ def waiting_process_and_script_killed(victim: Victim) -> None:
     victim.start()
 
 
-def requeued_and_rank_killed(victim: Victim) -> None:
+def requeue_and_rank_killed(victim: Victim) -> None:
     """The second start of a job fails."""
     victim.under_way()
     victim.site.cluster.run("scontrol", "requeue", victim.job())
