@@ -73,19 +73,8 @@ def end(
 def train(paths: RunPaths) -> None:
     """Steps of both ranks, and samples of both GPUs from before the first until after the last."""
     for rank in range(2):
-        record = RankRecord(
-            rank=rank,
-            node=NODE,
-            gpu=None,
-            device_name="cpu",
-            tp_rank=0,
-            pp_rank=0,
-            dp_rank=rank,
-            ep_rank=0,
-            parameters=1000,
-            pid=100 + rank,
-            started_unix_s=START_S + 2,
-        )
+        of_rank = {"device_name": "cpu", "pid": 100 + rank, "started_unix_s": START_S + 2}
+        record = RankRecord(rank, NODE, tp_rank=0, pp_rank=0, dp_rank=rank, ep_rank=0, **of_rank)
         write_json(paths.rank(rank), record)
         rows = [
             {
