@@ -47,10 +47,11 @@ _CELL = Cell(
 )
 
 
-def made_cell(platform: str = "h200", model: str = "tiny", **fields: Any) -> Cell:
+def made_cell(platform: str = "h200", model: str | Model = "tiny", **fields: Any) -> Cell:
     """A cell of one node of eight GPUs, with these fields instead of its own."""
+    named = dataclasses.replace(_MODEL, name=model) if isinstance(model, str) else model
     fields = {
-        "model": dataclasses.replace(_MODEL, name=model),
+        "model": named,
         "hardware": dataclasses.replace(_HARDWARE, platform=platform),
     } | fields
     return dataclasses.replace(_CELL, **fields)

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.made_cells import made_cell
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from workflow_lib.records.cell import Cell, Hardware, Telemetry
 from workflow_lib.records.cell_axes import IDENTITY
 from workflow_lib.records.columns import Column
 from workflow_lib.records.contract import STEPS, RankRecord
@@ -37,7 +38,6 @@ from workflow_lib.records.telemetry_columns import (
     HOST_SAMPLES,
     POWER_SAMPLES,
 )
-from workflow_lib.records.training import Training
 from workflow_lib.records.whole_files import write_json
 
 START = 1_700_000_000.0
@@ -72,27 +72,15 @@ def cell(**changes: Any) -> Cell:
     """Two replicas on one node with two GPUs, one step of warm-up and two measured ones; but for
     fields of it, and of its training, hardware or telemetry.
     """
-    plain = Cell(
+    plain = made_cell(
         id="made-up/tiny/tp1-pp1-dp2_mb1-gb4-bf16-zero1_01234567",
         model=MODEL,
         degrees=Degrees(dp=2),
-        training=Training(
-            zero_stage=1,
-            micro_batch_size=1,
-            global_batch_size=4,
-            precision="bf16",
-            recomputation="none",
-            overlap=False,
-            warmup_steps=1,
-            measured_steps=2,
-            learning_rate=1e-3,
-            seed=1,
+        training=replace(
+            made_cell().training, global_batch_size=4, warmup_steps=1, measured_steps=2
         ),
-        data=Data("synthetic", "synthetic"),
         hardware=HARDWARE,
         telemetry=Telemetry("nvidia", 10.0, 10.0),
-        nodes=1,
-        software={},
     )
     for name in ("training", "hardware", "telemetry"):
         part = getattr(plain, name)

@@ -5,7 +5,6 @@ The run of ``synthetic_run`` is measured from 20 to 40 s. GPU 0 draws 100 W unti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,18 +218,3 @@ def test_the_idle_baseline_begins_after_the_cool_down(tmp_path):
     row = summary(paths)["run"]
     assert row["cool_down_s"] == 4.0
     assert row["idle_power_w"] == pytest.approx(210)
-
-
-def test_an_energy_says_how_far_its_sensors_may_be_off(tmp_path):
-    paths = Run().write(tmp_path / "run1")
-    row = summary(paths)["run"]
-    # Of each of two sensors a gain of 10 % and an offset of 12.5 W: the truth may be as low as
-    # (power − 25 W)/1.1.
-    power_w = row["power_mean_w"]
-    expected = power_w / ((power_w - 25) / 1.1) - 1
-    assert row["energy_systematic_share"] == pytest.approx(expected)
-    assert expected > 0.1
-    start = json.loads(paths.telemetry_start("node1").read_text(encoding="utf-8"))
-    changes = {"source": "simulated", "simulated": True}
-    write_json(paths.telemetry_start("node1"), {**start, **changes})
-    assert_null(summary(paths)["run"], "energy_systematic_share", "simulated_sensor_error")

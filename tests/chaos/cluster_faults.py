@@ -17,12 +17,18 @@ _PREEMPTING = threading.Lock()
 # ---------------------------------------------------------------------- nodes
 
 
-def slurmd_killed(victim: Victim) -> None:
-    """The job goes on without it, and may end meanwhile."""
+def _node_of_training(victim: Victim) -> str:
+    """Start it and wait until it trains; returns one of its nodes, for a fault now."""
     victim.start()
     victim.train()
     node = victim.random.choice(victim.nodes())
     victim.note(node)
+    return node
+
+
+def slurmd_killed(victim: Victim) -> None:
+    """The job goes on without it, and may end meanwhile."""
+    node = _node_of_training(victim)
     victim.site.cluster.kill(node)
     victim.release()
     time.sleep(victim.random.uniform(0.5, 6))
@@ -30,10 +36,7 @@ def slurmd_killed(victim: Victim) -> None:
 
 
 def node_set_down(victim: Victim) -> None:
-    victim.start()
-    victim.train()
-    node = victim.random.choice(victim.nodes())
-    victim.note(node)
+    node = _node_of_training(victim)
     _set_node(victim, node, "State=DOWN", "Reason=chaos")
     victim.release()
     victim.afterwards.append(lambda: _resume(victim, node))
@@ -45,10 +48,7 @@ def node_set_down(victim: Victim) -> None:
 
 def node_lost(victim: Victim) -> None:
     """All that runs on a node ends at once, its daemon too: its power is gone."""
-    victim.start()
-    victim.train()
-    node = victim.random.choice(victim.nodes())
-    victim.note(node)
+    node = _node_of_training(victim)
     for each in processes.on_node(node, victim.site.cluster.directory):
         each.kill()
     victim.release()
@@ -81,10 +81,7 @@ def preempted_and_cancelled(victim: Victim) -> None:
 
 def _preempted(victim: Victim, mode: str) -> None:
     run = victim.site.cluster.run
-    victim.start()
-    victim.train()
-    node = victim.random.choice(victim.nodes())
-    victim.note(node)
+    node = _node_of_training(victim)
     # All victims of a cluster have one QoS, and with it one mode.
     with _PREEMPTING:
         for request in (

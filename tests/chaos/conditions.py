@@ -142,9 +142,7 @@ def read_only_home(victim: Victim) -> None:
 def _alone(condition: Callable[[Victim], None], victim: Victim) -> None:
     """The run goes through it without any fault."""
     condition(victim)
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
 
 
 def _with(condition: Callable[[Victim], None], fault: Callable[..., None], victim: Victim) -> None:

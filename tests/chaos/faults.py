@@ -34,31 +34,23 @@ def rank_killed(victim: Victim) -> None:
 
 
 def all_ranks_killed(victim: Victim) -> None:
-    victim.start()
-    ranks = processes.ranks(victim.train())
-    victim.note()
+    ranks = processes.ranks(victim.under_way())
     for rank in ranks:
         rank.kill()
 
 
 def sampler_killed(victim: Victim) -> None:
-    victim.start()
-    samplers = processes.samplers(victim.train())
-    victim.note()
+    samplers = processes.samplers(victim.under_way())
     victim.random.choice(samplers).kill()
 
 
 def script_killed(victim: Victim) -> None:
-    victim.start()
-    job = victim.train()
-    victim.note()
+    job = victim.under_way()
     processes.script(job).kill()
 
 
 def launcher_killed(victim: Victim) -> None:
-    victim.start()
-    job = victim.train()
-    victim.note()
+    job = victim.under_way()
     processes.launcher(job).kill()
 
 
@@ -114,9 +106,7 @@ def full_file_system(victim: Victim) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", _SMALL_FILE_SYSTEM, "none", str(directory)]
     subprocess.run(mount, check=True)
     shutil.copytree(kept, directory, dirs_exist_ok=True)
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     ballast = directory / ".ballast"
     descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT)
     for size in (65536, 1):
@@ -131,9 +121,7 @@ def full_file_system(victim: Victim) -> None:
 
 def torn_line(victim: Victim) -> None:
     """A crash that loses the end of the last line of what was being written."""
-    victim.start()
-    job = victim.train()
-    victim.note()
+    job = victim.under_way()
     for rank in processes.ranks(job):
         rank.kill()
     with victim.paths.rank_steps(0).open("ab") as stream:
@@ -142,9 +130,7 @@ def torn_line(victim: Victim) -> None:
 
 def torn_telemetry(victim: Victim) -> None:
     """The same of the samples of a run that went well."""
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
 
     def tear() -> None:
         for path in victim.paths.telemetry.glob("*.csv"):
@@ -187,9 +173,7 @@ def time_limit(victim: Victim) -> None:
 
 
 def requeue(victim: Victim) -> None:
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     victim.site.cluster.run("scontrol", "requeue", victim.job())
     victim.release()
     hurry(victim)
@@ -207,9 +191,7 @@ def hurry(victim: Victim) -> None:
 
 
 def script_replaced(victim: Victim) -> None:
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     replaced = victim.paths.script.with_name(".job.sh.new")
     replaced.write_text(victim.paths.script.read_text() + "\necho another script\n")
     replaced.replace(victim.paths.script)

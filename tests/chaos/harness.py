@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 import threading
 import time
 import traceback
@@ -267,8 +266,3 @@ def _unexplained(case: _Case, victim: Victim) -> Iterator[str]:
     if not any(case.kind.explains(verdict) for verdict in said):
         told = "; ".join(f"{each.outcome}: {each.cause}" for each in said) or "nothing"
         yield f"no outcome names the cause, but {told}"
-
-
-def remove(directory: Path) -> None:
-    """Remove what a laboratory left."""
-    shutil.rmtree(directory, ignore_errors=True)

@@ -10,9 +10,7 @@ from tests.chaos.victim import ASK_EVERY_S, Victim
 
 
 def rank_and_sampler_killed(victim: Victim) -> None:
-    victim.start()
-    job = victim.train()
-    victim.note()
+    job = victim.under_way()
     both = [victim.random.choice(processes.ranks(job)), processes.samplers(job)[0]]
     victim.random.shuffle(both)
     for each in both:
@@ -21,9 +19,7 @@ def rank_and_sampler_killed(victim: Victim) -> None:
 
 def waiting_process_and_rank_killed(victim: Victim) -> None:
     """The job fails while nobody waits for it."""
-    victim.start()
-    ranks = processes.ranks(victim.train())
-    victim.note()
+    ranks = processes.ranks(victim.under_way())
     victim.leave_alone()
     victim.random.choice(ranks).kill()
     victim.until(victim.paths.ended.exists, "the job's end record")
@@ -32,20 +28,16 @@ def waiting_process_and_rank_killed(victim: Victim) -> None:
 
 def waiting_process_and_script_killed(victim: Victim) -> None:
     """The job ends without an end record while nobody waits for it."""
-    victim.start()
-    job = victim.train()
-    victim.note()
+    job = victim.under_way()
     victim.leave_alone()
     processes.script(job).kill()
     victim.until(victim.is_over, "the job's end", every_s=ASK_EVERY_S)
     victim.start()
 
 
-def requeued_and_rank_killed(victim: Victim) -> None:
+def requeue_and_rank_killed(victim: Victim) -> None:
     """The second start of a job fails."""
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     victim.site.cluster.run("scontrol", "requeue", victim.job())
     faults.hurry(victim)
     victim.until(victim.paths.attempts.exists, "the first start's attempt")
@@ -61,9 +53,7 @@ def suspended_and_rank_killed(victim: Victim) -> None:
 
 def suspended(victim: Victim) -> None:
     """For longer than the job takes between two looks at itself."""
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     job = victim.job()
     victim.site.cluster.run("scontrol", "suspend", job)
     time.sleep(victim.random.uniform(7, 12))

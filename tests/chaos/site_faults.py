@@ -29,9 +29,7 @@ def hidden_from_another_user(victim: Victim) -> None:
     """The submitter is gone, and another user waits, to whom Slurm shows no jobs but their own
     (PrivateData=jobs).
     """
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     shown = [*_AS_ANOTHER, "squeue", "--noheader", f"--jobs={victim.job()}"]
     environment = dict(victim.site.environment)
     seen = subprocess.run(shown, env=environment, capture_output=True, text=True, check=False)
@@ -88,9 +86,7 @@ def clock_skew(victim: Victim) -> None:
 
 def telemetry_deleted(victim: Victim) -> None:
     """Somebody clears away a node's samples while they are written."""
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     path = victim.paths.gpu_samples(victim.random.choice(victim.nodes()))
     del victim.measured[str(path.relative_to(victim.paths.directory))]
     victim.details.append(path.name)
@@ -102,9 +98,7 @@ def telemetry_deleted(victim: Victim) -> None:
 
 def end_record_damaged(victim: Victim) -> None:
     """While nobody waits, the job ends, and its end record is damaged."""
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     victim.leave_alone()
     victim.release()
     victim.until(victim.paths.ended.exists, "the job's end record")
@@ -115,9 +109,7 @@ def end_record_damaged(victim: Victim) -> None:
 
 def job_record_damaged(victim: Victim) -> None:
     """While nobody waits, what names the job is damaged."""
-    victim.start()
-    victim.train()
-    victim.note()
+    victim.under_way()
     victim.leave_alone()
     _damage(victim, victim.paths.job)
     victim.start()

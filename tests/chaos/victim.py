@@ -107,6 +107,13 @@ class Victim:
         if what:
             self.details.append(what)
 
+    def under_way(self) -> list[processes.Process]:
+        """Start it and wait until it trains, for a fault now; returns the processes of its job."""
+        self.start()
+        job = self.train()
+        self.note()
+        return job
+
     def until(
         self,
         condition: Callable[[], bool],

@@ -139,8 +139,3 @@ def test_each_node_of_a_run_is_an_observation():
     (row,) = judge(ledger(HOTTEST), [of_one])
     assert row["gpu_sets"] == alone["gpu_sets"] == 4
     assert row["estimate"] == pytest.approx(alone["estimate"], abs=0.002)
-
-
-def test_two_sets_of_gpus_give_no_interval():
-    (row,) = judge(ledger(HOTTEST), [on_pairs(np.random.default_rng(3), 2, LAYOUTS[:3])])
-    assert (row["verdict"], row["coverage"], row["gpu_sets"]) == ("not_testable", None, 2)

@@ -296,31 +296,24 @@ def test_best_cells_are_of_any_layout():
     assert row["verdict"] == "supported"
 
 
-def test_cells_with_other_data_may_differ_in_what_those_data_are():
-    text = {"data": "text", "data_kind": "text", "data_definition": "12345678"}
+TEXT = {"cell": "h200/l/text", "data": "text", "data_kind": "text", "data_definition": "12345678"}
+
+
+@pytest.mark.parametrize(
+    ("axis", "first"),
+    [
+        ("data", known() | TEXT),
+        ("model", known(model="llama3-8b") | {"hidden_size": 4096}),
+        ("workload", known(workload="lora") | {"cell": "h200/l/lora", "lora_rank": 16}),
+    ],
+)
+def test_cells_may_differ_in_what_follows_from_an_axis_but_not_in_their_layout(axis, first):
+    second, other = known(), known(tp=4, pp=8)
     cells = [
-        cell({**known(), "cell": "h200/l/text", **text}, tokens_per_s=MORE),
-        cell(known(), tokens_per_s=LESS),
+        cell(first, tokens_per_s=MORE),
+        *(cell(each, tokens_per_s=LESS) for each in (second, other)),
     ]
-    test = {"first": {"data": "text"}, "second": {"data": "synthetic"}, "above": 1.0}
+    test = {"first": {axis: first[axis]}, "second": {axis: second[axis]}, "above": 1.0}
     (row,) = judged({"measure": "tokens_per_s", **test}, *cells)
-    assert (row["cell_a"], row["verdict"]) == ("h200/l/text", "supported")
-
-
-def test_two_models_may_differ_in_their_dimensions():
-    small = known(model="llama3-8b") | {"hidden_size": 4096}
-    cells = [cell(small, tokens_per_s=MORE), cell(known(), tokens_per_s=LESS)]
-    test = {"first": {"model": "llama3-8b"}, "second": {"model": "llama3-70b"}, "above": 1.0}
-    (row,) = judged({"measure": "tokens_per_s", **test}, *cells)
-    assert (row["cell_a"], row["verdict"]) == (small["cell"], "supported")
-
-
-def test_lora_is_set_beside_training_of_the_same_layout():
-    cells = [
-        cell({**known(workload="lora"), "cell": "h200/l/lora", "lora_rank": 16}, tokens_per_s=MORE),
-        cell(known(workload="pretrain"), tokens_per_s=LESS),
-        cell(known(workload="pretrain", tp=4, pp=8), tokens_per_s=LESS),
-    ]
-    test = {"first": {"workload": "lora"}, "second": {"workload": "pretrain"}, "above": 1.0}
-    (row,) = judged({"measure": "tokens_per_s", **test}, *cells)
-    assert row["cell_b"] == cells[1][0]["cell"]
+    assert (row["cell_a"], row["cell_b"]) == (first["cell"], second["cell"])
+    assert row["verdict"] == "supported"

@@ -8,6 +8,7 @@ import pytest
 
 from tests.launch import runs
 from tests.launch.fake_slurm import Fake
+from tests.telemetry.conftest import nvml_library  # noqa: F401  (a fixture)
 from workflow_lib.launch import job_wait, submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.records.paths import RunPaths

@@ -9,13 +9,13 @@ import dataclasses
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from tests.launch import scripts
+from tests.waiting import until
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord
 from workflow_lib.records.paths import RunPaths
@@ -87,11 +87,7 @@ class Job:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the job has come that far."""
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert self.process.poll() is None, self.process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(condition, self.process)
 
     def runs(self, word: str) -> bool:
         """Whether the script has started a command with this word, and waits for it."""

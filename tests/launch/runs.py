@@ -6,9 +6,9 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
+from tests.analysis.synthetic_run import write_csv
 from tests.launch import scripts
 from workflow_lib import results
-from workflow_lib.records.columns import Column
 from workflow_lib.records.contract import STEPS, RankRecord
 from workflow_lib.records.nodes import TelemetryStart
 from workflow_lib.records.outcomes import (
@@ -73,19 +73,8 @@ def end(
 def train(paths: RunPaths) -> None:
     """Steps of both ranks, and samples of both GPUs from before the first until after the last."""
     for rank in range(2):
-        record = RankRecord(
-            rank=rank,
-            node=NODE,
-            gpu=None,
-            device_name="cpu",
-            tp_rank=0,
-            pp_rank=0,
-            dp_rank=rank,
-            ep_rank=0,
-            parameters=1000,
-            pid=100 + rank,
-            started_unix_s=START_S + 2,
-        )
+        of_rank = {"device_name": "cpu", "pid": 100 + rank, "started_unix_s": START_S + 2}
+        record = RankRecord(rank, NODE, tp_rank=0, pp_rank=0, dp_rank=rank, ep_rank=0, **of_rank)
         write_json(paths.rank(rank), record)
         rows = [
             {
@@ -97,7 +86,7 @@ def train(paths: RunPaths) -> None:
             }
             for step in range(4)
         ]
-        _table(paths.rank_steps(rank), STEPS, rows)
+        write_csv(paths.rank_steps(rank), STEPS, rows)
     gpu = {"name": "simulated", "uuid": None, "serial": None, "power_limit_w": None}
     start = TelemetryStart(
         node=NODE,
@@ -114,13 +103,13 @@ def train(paths: RunPaths) -> None:
         for tick in range(24)
         for gpu in range(2)
     ]
-    _table(paths.gpu_samples(NODE), GPU_SAMPLES, samples)
+    write_csv(paths.gpu_samples(NODE), GPU_SAMPLES, samples)
     counters = [
         {"unix_time_s": START_S + second, "gpu": gpu, "energy_j": 5000.0 + 100 * second}
         for second in range(12)
         for gpu in range(2)
     ]
-    _table(paths.gpu_counters(NODE), GPU_COUNTERS, counters)
+    write_csv(paths.gpu_counters(NODE), GPU_COUNTERS, counters)
 
 
 def complete(paths: RunPaths, job_id: str = "7") -> None:
@@ -177,13 +166,8 @@ def report(paths: RunPaths, event: str, code: int | None = None, node: str = NOD
     """An event of GPU 1, which the node's sampler saw 4 s after the start."""
     if not paths.telemetry_start(node).exists():
         write_json(paths.telemetry_start(node), {})
-    row = {
-        "unix_time_s": START_S + 4,
-        "gpu": 1,
-        "event": event,
-        "code": "" if code is None else code,
-    }
-    _table(paths.gpu_events(node), GPU_EVENTS, [row])
+    row = {"unix_time_s": START_S + 4, "gpu": 1, "event": event, "code": code}
+    write_csv(paths.gpu_events(node), GPU_EVENTS, [row])
 
 
 def failure(paths: RunPaths, outcome: str, failed_nodes: tuple[str, ...] = ()) -> None:
@@ -200,10 +184,3 @@ def failure(paths: RunPaths, outcome: str, failed_nodes: tuple[str, ...] = ()) -
         failed_nodes=failed_nodes,
     )
     write_json(paths.failure, record)
-
-
-def _table(path: Path, columns: tuple[Column, ...], rows: list[dict[str, object]]) -> None:
-    names = [column.name for column in columns]
-    lines = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(",".join(line) + "\n" for line in lines))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import scripts
+from tests.waiting import until
 from workflow_lib.launch.schedulers import job_state_cache, queries, query_results
 from workflow_lib.launch.schedulers.job_state_cache import JobStateCache
 from workflow_lib.launch.schedulers.scheduler import Found
@@ -108,8 +109,7 @@ def test_while_one_thread_asks_the_others_go_on_with_what_is_known(cluster):
     made = JobStateCache(60.0)
     first = threading.Thread(target=made.state, args=("1",))
     first.start()
-    while not cluster.asked():
-        time.sleep(0.01)
+    until(cluster.asked)
     assert [made.state(job) for job in ("2", "3")] == [None, None]
     go.touch()
     first.join()
@@ -202,9 +202,7 @@ def test_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch, accounting,
         cluster.sacct(accounting)
     monkeypatch.setattr(query_results, patience, 0.4)
     began = time.monotonic()
-    while words(made, "1") != ["LOST"]:
-        assert time.monotonic() < began + 10
-        time.sleep(0.02)
+    until(lambda: words(made, "1") == ["LOST"])
     assert time.monotonic() >= began + 0.4
 
 
@@ -222,8 +220,7 @@ def test_a_job_that_only_scontrol_shows_is_not_lost(cluster, made, monkeypatch):
     cluster.scontrol({"1": "PENDING"})
     assert never_lost(made, monkeypatch)[-1] == "PENDING"
     cluster.scontrol({})
-    while words(made, "1") != ["LOST"]:
-        time.sleep(0.02)
+    until(lambda: words(made, "1") == ["LOST"])
 
 
 def test_while_scontrol_does_not_answer_no_job_is_lost(cluster, made, monkeypatch):
@@ -270,8 +267,8 @@ def test_an_id_that_has_become_another_jobs_is_no_answer(cluster, made, monkeypa
     monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.3)
     cluster.squeue({"1": "COMPLETED"})  # called "wanted"; slurmctld lost its state and counts anew
     cluster.sacct({"1": "RUNNING"})
-    started = time.monotonic()
     assert made.state("1", "triptych-1") is None
+    started = time.monotonic()
     while (said := made.state("1", "triptych-1")) is None:
         assert time.monotonic() < started + 10
         time.sleep(0.02)
@@ -295,15 +292,16 @@ def test_a_job_that_nobody_waits_for_is_not_asked_about(cluster, made):
 # ------------------------------------------------------------------------------ what is told
 
 
-def test_squeue_tells_why_a_job_waits_and_an_element_of_an_array_is_a_job(cluster, made):
-    cluster.squeue({"123_4": "PENDING", "123_5": "RUNNING"}, reason="ReqNodeNotAvail")
-    assert made.state("123_4") == JobState("PENDING", reason="ReqNodeNotAvail")
-
-
-@pytest.mark.parametrize(("status", "exit_code"), [(9, "0:9"), (768, "3:0"), (0, None)])
-def test_squeue_tells_how_a_script_ended_as_wait_does(cluster, made, status, exit_code):
-    cluster.squeue({"1": "FAILED"}, reason="JobLaunchFailure", status=status)
-    assert made.state("1") == JobState("FAILED", reason="JobLaunchFailure", exit_code=exit_code)
+@pytest.mark.parametrize(
+    ("job", "status", "exit_code"),
+    # An element of an array is a job, too.
+    [("1", 9, "0:9"), ("1", 768, "3:0"), ("123_4", 0, None)],
+)
+def test_squeue_tells_why_and_how_a_script_ended_as_wait_does(
+    cluster, made, job, status, exit_code
+):
+    cluster.squeue({job: "FAILED", "123_5": "RUNNING"}, reason="JobLaunchFailure", status=status)
+    assert made.state(job) == JobState("FAILED", reason="JobLaunchFailure", exit_code=exit_code)
 
 
 def test_sacct_tells_codes_reason_and_the_failed_node(cluster, made):

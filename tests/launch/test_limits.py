@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,14 +28,6 @@ from workflow_lib.records.whole_files import write_json
 
 AS_BEFORE = {"limit.0": 700_000, "limit.1": 700_000}
 LIMITED = {"limit.0": 500_000, "limit.1": 600_000}
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("pynvml")
-    if shutil.which("gcc") is None:
-        pytest.skip("the library that plays NVML needs gcc")
-    return nvml.build(tmp_path_factory.mktemp("nvml"))
 
 
 class Limited:
@@ -92,8 +83,10 @@ class Limited:
 
 
 @pytest.fixture
-def limited(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Limited]:
-    machine = Limited(tmp_path, library, monkeypatch)
+def limited(
+    tmp_path: Path, nvml_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Limited]:
+    machine = Limited(tmp_path, nvml_library, monkeypatch)
     yield machine
     machine.close()
 

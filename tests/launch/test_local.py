@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.launch import runs
+from tests.waiting import until
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.scheduler import Found, Submission
 from workflow_lib.records.cell import Cell
@@ -42,13 +42,6 @@ def job(tmp_path):
     yield local, started
     local.cancel(started)
     until(lambda: local.state(started) == JobState("FINISHED"))
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_it_is_in_a_session_of_its_own_so_that_no_terminal_ends_it(job):

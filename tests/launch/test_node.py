@@ -143,7 +143,6 @@ def test_ranks_that_could_not_find_each_other_are_refused_before_they_wait(paths
 
 
 #: names of variables that somebody keeps a secret in, which look like settings or do not
-#: names of variables that somebody keeps a secret in, which look like settings or do not
 PLANTED = """
     MY_TOKEN AWS_SECRET_ACCESS_KEY XNCCL_DEBUG NCCL_debug HOME_NCCL_KEY HF_TOKEN WANDB_API_KEY
     NCCL_KEY NCCL_MY_PSK NCCL_COMM_ID NCCL_RAS_ADDR NCCL_CONF_FILE NCCL_SOCKET_MAGIC

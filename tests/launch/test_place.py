@@ -56,13 +56,13 @@ def copied(original, tmp_path) -> RunPaths:
     return inside(original, tmp_path, "copied")
 
 
-def rendered_anew(paths: RunPaths) -> None:
-    """As rule render would, for where the run lies now."""
+def rendered_anew(paths: RunPaths, code: snapshot.Snapshot | None = None) -> None:
+    """As rule render would, for where the run lies now; with other code than today's if given."""
     cell = read_record(paths.cell, Cell)
     site = scripts.study().platforms[cell.hardware.platform]
+    directory = results.code_directory(results.of_run(paths.directory, cell.id))
     places = job_script.Places(
-        *(Path("/repository"), paths.directory, None),
-        snapshot.write(results.code_directory(results.of_run(paths.directory, cell.id))),
+        Path("/repository"), paths.directory, None, snapshot.write(directory, code)
     )
     job_script.write(cell, job_script.job_script(cell, site, places, 15), paths.directory)
 
@@ -142,12 +142,7 @@ def older(original, tmp_path) -> RunPaths:
     package = tmp_path / "older" / "workflow_lib"
     shutil.copytree(Path(workflow_lib.__file__).parent, package)
     (package / "words.py").write_text("")
-    cell = read_record(original.cell, Cell)
-    directory = results.code_directory(tmp_path / "original" / "results")
-    code = snapshot.write(directory, snapshot.take(package))
-    places = job_script.Places(Path("/repository"), original.directory, None, code)
-    site = scripts.study().platforms["local"]
-    job_script.write(cell, job_script.job_script(cell, site, places, 15), original.directory)
+    rendered_anew(original, snapshot.take(package))
     return original
 
 

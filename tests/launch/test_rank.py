@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from workflow_lib.launch.job.rank_watch import out_of_memory_kills
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records.files import read_record
@@ -100,10 +101,7 @@ def test_a_rank_dies_with_its_watcher(tmp_path):
     child = child_of(watcher)
     watcher.kill()
     watcher.communicate(timeout=120)  # until nobody holds its output any more: the rank did as well
-    deadline = time.monotonic() + 120
-    while is_running(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not is_running(child))
 
 
 def test_a_rank_whose_local_job_is_gone_ends_and_writes_nothing(tmp_path):

@@ -5,19 +5,17 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S, until
 from workflow_lib.launch import interruption, job_wait, record_outcome, run_to_end
 from workflow_lib.records.nodes import LIMITS_LEFT
 from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
-
-PATIENCE_S = 60.0
 
 
 class Together:
@@ -41,7 +39,7 @@ class Together:
         self.threads.append(threading.Thread(target=self._run, args=(number,), daemon=True))
         self.threads[-1].start()
         if is_logged:
-            self.until(lambda: "(RUNNING)" in self.said(number), f"run {number} to be waited for")
+            until(lambda: "(RUNNING)" in self.said(number), what=f"run {number} is not waited for")
         return number
 
     def _run(self, number: int) -> None:
@@ -67,12 +65,6 @@ class Together:
     def end_of(self, number: int) -> str | Exception | None:
         self.threads[number].join(PATIENCE_S)
         return self.problems[number]
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"waited in vain for {what}"
-            time.sleep(0.02)
 
     def is_locked(self, number: int) -> bool:
         with self.paths(number).lock.open("a") as stream:
@@ -127,7 +119,7 @@ def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(together, monkeypatch):
     monkeypatch.setattr("workflow_lib.launch.schedulers.local.Local.cancel", lambda *job: None)
     number = together.start()
     interruption.note_sigint()
-    together.until(lambda: "cancelled job" in together.said(number), "the job to be cancelled")
+    until(lambda: "cancelled job" in together.said(number))
     interruption.note_sigint()
     problem = together.end_of(number)
     assert isinstance(problem, str)
@@ -160,7 +152,7 @@ def test_a_result_that_left_gpus_limited_is_said(tmp_path, monkeypatch, capfd):
 def test_a_log_that_cannot_be_written_ends_no_run(together, capfd):
     together.log(0).mkdir()
     number = together.start(is_logged=False)
-    together.until(lambda: "(RUNNING)" in capfd.readouterr().err, "the run to be waited for")
+    until(lambda: "(RUNNING)" in capfd.readouterr().err)
     together.kill(number)
     problem = together.end_of(number)
     assert isinstance(problem, str)

@@ -22,6 +22,21 @@ def code(tmp_path: Path) -> Path:
     return snapshot.write(tmp_path / "code").archive
 
 
+def said_by(program: str, directory: Path, environment: dict[str, str]) -> str:
+    """What a program prints that ends well in a directory."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=directory,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_its_modules_are_those_that_scripts_run():
     package = Path(workflow_lib.__file__).parent
     template = package / "launch" / "templates" / "job.sh.j2"
@@ -67,17 +82,7 @@ def test_a_job_imports_it_whatever_lies_in_its_directory(code, entry, tmp_path):
     )
     # As job.sh has it.
     own = {"PYTHONPATH": f"{code}:{changed.parent}", "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", ask],
-        cwd=changed.parent,
-        env=os.environ | own,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [code.stem, [str(code)]]
+    assert json.loads(said_by(ask, changed.parent, own)) == [code.stem, [str(code)]]
 
 
 def test_a_process_that_renders_goes_on_with_the_code_that_it_began_with(tmp_path):
@@ -101,16 +106,7 @@ study = load_study(Path({str(config)!r}))
 planned = next(each for each in cells.expand_study(study)["demo"].cells if each.feasible)
 rendering.render_run(study, planned, 1, package.parent / "results", package.parent)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(package.parent)},
-        cwd=package.parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    said_by(program, package.parent, {"PYTHONPATH": str(package.parent)})
     (script,) = (package.parent / "results").rglob("job.sh")
     (code,) = (package.parent / "results" / "code").glob("*/*.zip")
     with zipfile.ZipFile(code) as archive:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.launch import runs, scripts
 from tests.launch.fake_slurm import Fake
+from tests.waiting import until
 from workflow_lib.launch import interruption, job_wait, record_outcome, run_lock, run_to_end, submit
 from workflow_lib.launch.interruption import ToldToEndError
 from workflow_lib.launch.schedulers import choice, queries, refusals, slurm
@@ -249,8 +250,7 @@ def test_a_second_process_waits_for_the_first_and_takes_what_it_has(paths, use, 
     with run_lock.acquire(paths, Fake()):
         second = threading.Thread(target=lambda: outcomes.append(run(paths)))
         second.start()
-        while "another process" not in capfd.readouterr().err:
-            time.sleep(0.01)
+        until(lambda: "another process" in capfd.readouterr().err)
         if expected is Outcome.COMPLETED:
             job(paths, "7")
             runs.complete(paths, "7")
@@ -340,10 +340,7 @@ def test_while_nobody_can_tell_nothing_is_submitted_and_that_is_said(interrupted
     taken: list[OutcomeRecord] = []
     thread = threading.Thread(target=lambda: taken.append(run(interrupted)))
     thread.start()
-    said = ""
-    while SUBMISSION.job_name not in said:
-        said += capfd.readouterr().err
-        time.sleep(0.01)
+    until(lambda: SUBMISSION.job_name in capfd.readouterr().err)
     runs.complete(interrupted, "41")
     scheduler.found = ["41"]
     thread.join()
@@ -644,9 +641,7 @@ def waiting(slurm_paths, commands) -> Iterator[subprocess.Popen[str]]:
         'echo "4242|$name|$s|Priority|0|"',
     )
     process = start(slurm_paths)
-    while not slurm_paths.job.exists():
-        assert process.poll() is None
-        time.sleep(0.02)
+    until(slurm_paths.job.exists, process)
     time.sleep(0.3)
     yield process
     process.kill()
@@ -742,9 +737,7 @@ def test_a_signal_ends_the_wait_to_submit(slurm_paths, commands, unwilling, numb
 
     process = start(slurm_paths, TRIPTYCH_ASK_SCHEDULER_EVERY_S="5")
     try:
-        while not calls() or calls()[-1][0] != last:
-            assert process.poll() is None
-            time.sleep(0.02)
+        until(lambda: calls() and calls()[-1][0] == last, process)
         if unwilling == "refuses":
             assert process.stderr is not None
             assert "trying again" in process.stderr.readline()

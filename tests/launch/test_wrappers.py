@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.launch import runs
 from tests.launch.test_submit import launch, read_outcome, start
+from tests.waiting import until
 from workflow_lib.launch.schedulers import slurm
 from workflow_lib.launch.schedulers.refusals import SubmissionError, UnclearError, refused
 from workflow_lib.records.files import read_record
@@ -91,7 +90,7 @@ def test_a_run_is_submitted_once_and_seen_to_its_end(site):
     (site.state / "done").touch()
     end_record = RunPaths(site.paths.directory)
     process = start(site.paths, **site.environment)
-    _until(site.paths.job.exists, process)
+    until(site.paths.job.exists, process)
     (site.state / "ended.json").rename(end_record.ended)
     said = process.communicate(timeout=300)[1]
     assert "Traceback" not in said
@@ -103,19 +102,13 @@ def test_a_run_is_submitted_once_and_seen_to_its_end(site):
 
 def test_ctrl_c_cancels_the_job(site):
     process = start(site.paths, **site.environment)
-    _until(site.paths.job.exists, process)
+    until(site.paths.job.exists, process)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 130
     assert (site.state / "cancelled").exists(), said
     assert "Traceback" not in said
     assert read_outcome(site.paths.failure) == "cancelled", said
-
-
-def _until(condition, process: subprocess.Popen[str]) -> None:
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
 
 
 def test_a_wrapper_that_never_submits_is_given_up_with_what_it_said(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from tests.comparison.sides import known, measured
 from workflow_lib.report.caveats import allocators_set, energy_errors, short_memory
-from workflow_lib.report.figures.cell_names import marked
 
 from .pages import build
 from .sweep import Planned
@@ -47,11 +46,6 @@ def test_settings_are_named_that_are_not_the_default_ones():
     cells = [{**known(), "allocator": text} for text in (None, "native", other)]
     (told,) = allocators_set(cells, ["a", "b", "tp2-pp16"])
     assert told == f"{CELL}: {other}"
-
-
-def test_labels_are_marked():
-    cells = [{"memory_pressure": each} for each in (True, False, None)]
-    assert marked(cells, ["a", "b", "c"]) == ["a [memory pressure]", "b", "c"]
 
 
 def test_the_headline_of_a_cell_under_pressure_says_so(tmp_path):

@@ -31,6 +31,7 @@ from workflow_lib.report.figures.kernel_times import folded, kernel_times
 from workflow_lib.table_files import table
 
 from .full_matrix import cell_row, gpu_rows, identity, kernel_rows, run_row, trace_row
+from .looks import laid_out
 
 TP2_PP2 = Degrees(tp=2, pp=2, dp=2)
 
@@ -44,10 +45,7 @@ def drawn(kind: str, *cells: dict, **others: Any) -> Figure:
     """The only figure of a kind, laid out."""
     tables = Tables(cells, others.pop("runs", ()), others.pop("gpus", ()), **others)
     (entry,) = (entry for entry in figures(tables) if entry.stem.split("-")[0] == kind)
-    with style.styled(entry.stem):
-        figure = entry.draw()
-        figure.draw_without_rendering()
-    return figure
+    return laid_out(entry)
 
 
 def words(axes: Axes | Figure) -> list[str]:

@@ -204,20 +204,6 @@ def test_cells_whose_names_are_alike_are_called_by_what_differs(tmp_path):
     assert "dp1 lr 0.01 " in text
 
 
-def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path):
-    cells = [
-        Planned("tp1"),
-        Planned("tp2", outcomes=(Outcome.TIMEOUT,)),
-        Planned("tp4", reason="y"),
-    ]
-    text = build(tmp_path, cells).text
-    for phrase in ("1 run failed", "1 cell infeasible", "1 of 1 run ", "Only one cell"):
-        assert phrase in text
-    assert "0 runs" not in text
-    for best in ("Fastest", "Coolest", "Most tokens"):
-        assert best not in text
-
-
 def test_the_commands_rebuild_this_page_and_reduce_no_other_runs(tmp_path):
     description = "-- It's “all” of $HOME & <more>"
     results = tmp_path / "re sults"

@@ -57,11 +57,6 @@ def test_both_energies_and_their_difference_are_shown(tmp_path):
     assert "250 250 −0.20 6.00" in page.text
 
 
-def test_noise_of_the_arithmetic_is_zero(tmp_path):
-    energies = {"energy_j": 1000.0, "energy_integral_j": 1000.0, "energy_difference": 3.71e-12}
-    assert "1.00 1.00 0.00 6.00" in build(tmp_path, [Planned(measures=energies)]).text
-
-
 def test_what_no_cell_has_is_no_column_but_is_named_with_its_one_reason(tmp_path):
     whole = build(tmp_path / "with", [Planned(), Planned("tp4", measures={"mfu_6n": None})]).text
     # Nothing can be said of columns where nothing completed.

@@ -6,15 +6,15 @@ import dataclasses
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry, TelemetrySource
+from tests.made_cells import made_cell
+from tests.waiting import until
+from workflow_lib.records.cell import Cell, Telemetry, TelemetrySource
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.training import Training
 from workflow_lib.records.whole_files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,40 +34,27 @@ def make_cell(
     **hardware: Any,
 ) -> Cell:
     """A cell of a tiny model on ``ranks`` GPUs; ``hardware`` replaces fields of its hardware."""
-    return Cell(
+    plain = made_cell("lab")
+    of_hardware = {
+        **{"gpu": "H200", "gpus_per_node": ranks, "gpu_memory_bytes": 141 * 10**9},
+        **{"power_limit_w": 700.0, "airflow": ("front", "rear") * 4},
+    }
+    return made_cell(
         id="lab/tiny/tp1-pp1-dp2_base_0000",
         model=Model("tiny", "llama", 2, 64, 128, 4, 4, 32, 256),
         degrees=Degrees(dp=ranks),
-        training=Training(
+        training=dataclasses.replace(
+            plain.training,
             zero_stage=0,
-            micro_batch_size=1,
             global_batch_size=ranks,
             precision="fp32",
-            recomputation="none",
-            overlap=False,
             warmup_steps=warmup_steps,
             measured_steps=measured_steps,
-            learning_rate=1e-3,
             seed=7,
         ),
-        data=Data("noise", "synthetic"),
-        hardware=dataclasses.replace(
-            Hardware(
-                platform="lab",
-                gpu="H200",
-                gpus_per_node=ranks,
-                gpus_per_package=1,
-                gpu_memory_bytes=141 * 10**9,
-                peak_bf16_flops_per_s=None,
-                peak_fp32_flops_per_s=None,
-                power_limit_w=700.0,
-                airflow=("front", "rear") * 4,
-            ),
-            **hardware,
-        ),
+        hardware=dataclasses.replace(plain.hardware, **(of_hardware | hardware)),
         telemetry=Telemetry(source, rate_hz, 0.0, interleaved_rates_hz, block_s),
         nodes=nodes,
-        software={},
     )
 
 
@@ -85,13 +72,9 @@ def start_sampler(directory: Path, cell: Cell, **environment: str) -> subprocess
     )
 
 
-def wait_for(path: Path, process: subprocess.Popen[str], timeout_s: float = 120.0) -> None:
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     """Wait until ``path`` exists; fails where the process ends or the time is up."""
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.02)
+    until(path.exists, process, f"{path} did not appear")
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -103,10 +86,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def refusal(paths: RunPaths) -> str:
-    """The one line with which the sampler of a run ends that cannot begin."""
+def refusal(paths: RunPaths, *program: str) -> str:
+    """The one line with which the sampler of a run ends that cannot begin, or another program."""
     process = subprocess.run(
-        [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)],
+        [sys.executable, *(program or ("-m", "workflow_lib.telemetry")), str(paths.cell)],
         cwd=REPOSITORY,
         env={**os.environ, "SLURMD_NODENAME": NODE},
         capture_output=True,

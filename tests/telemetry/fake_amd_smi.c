@@ -6,15 +6,9 @@
  * "metrics.error" and its kin are the code with which a call fails. A field of the table of metrics
  * without a key has all its bits set, as ROCm marks what a GPU does not have.
  *
- * Waveforms begin at "epoch" (seconds since 1970) and are exact in every reading of power and
- * energy:
- *
- *     power 300                        constant
- *     power square 0.5 100 500         half of each 0.5 s at 500 W, then half at 100 W
- *     power ramp 100 20                100 W and 20 W more every second
- *
- * "power_field" says which field has it (average or current); the accumulator has the waveform's
- * integral above "energy_base" in units of 2^-16 J, unless "energy" says what it has. With
+ * "power" is constant from "epoch" (seconds since 1970) on. "power_field" says which field has it
+ * (average or current); the accumulator has its integral above "energy_base" in units of 2^-16 J,
+ * unless "energy" says what it has. With
  * "cycles_hz", the firmware's cycles are counted, and residencies are the shares "ppt_share",
  * "prochot_share", "socket_share", "vr_share", "hbm_share" of them.
  *
@@ -80,17 +74,8 @@ static double unix_s(void) {
 /* Power at a time since the epoch, and energy since then. */
 static void wave(int gpu, double at_s, double *watts, double *joules) {
     char value[128];
-    double a, b, c;
     if (!find_of("power", gpu, value, sizeof value)) {
         *watts = *joules = -1;
-    } else if (sscanf(value, "square %lf %lf %lf", &a, &b, &c) == 3) {
-        double whole_periods = (double)(long long)(at_s / a), rest = at_s - whole_periods * a;
-        double high_s = rest < a / 2 ? rest : a / 2;
-        *watts = rest < a / 2 ? c : b;
-        *joules = whole_periods * a / 2 * (b + c) + high_s * c + (rest - high_s) * b;
-    } else if (sscanf(value, "ramp %lf %lf", &a, &b) == 2) {
-        *watts = a + b * at_s;
-        *joules = a * at_s + b * at_s * at_s / 2;
     } else {
         *watts = strtod(value, NULL);
         *joules = *watts * at_s;

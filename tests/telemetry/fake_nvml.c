@@ -14,8 +14,8 @@
  *
  * "power.error 15 2.5 4" makes the call fail with code 15 from 2.5 s to 4 s (both optional), and
  * "gpu.error" every call about the GPU. "power" is the truth. The sensor shows its mean over the
- * last "sensor.window" seconds, anew every "sensor.every", until it is "sensor.frozen"; the
- * driver's samples are the mean over the "samples.every" before each multiple of it, and with
+ * last "sensor.window" seconds, anew every "sensor.every"; the driver's samples are the mean over
+ * the "samples.every" before each multiple of it, and with
  * "samples.again" all that are kept are told at each call. A field is "field.74", of type unsigned
  * long long or of "field.74.type", and answers at the scope 0 or "field.74.scope" alone. "gpm.5" is
  * a metric of GPM, of which a test hears the mean between two samples. "event GPU
@@ -131,7 +131,6 @@ static double mean_before(const char *wave, double t, double window) {
 
 static double shown_power(const char *wave, int gpu, double t) {
     double update = setting("sensor.every", gpu, 0);
-    t = fmin(t, setting("sensor.frozen", gpu, INFINITY));
     /* A reading on the very edge is the new one, whatever the last bits of Unix time say. */
     if (update > 0) t = floor(t / update + 1e-4) * update;
     return mean_before(wave, t, setting("sensor.window", gpu, 0));
@@ -416,7 +415,6 @@ int nvmlDeviceGetSamples(void *d, int kind, unsigned long long seen_us, int *typ
     double spacing = setting("samples.every", gpu, 0), epoch = setting("epoch", -1, 0);
     unsigned found = 0;
     const char *wave = lookup_gpu("power", gpu);
-    double frozen_at = setting("sensor.frozen", gpu, INFINITY);
     if (code) return code;
     if (kind != 0 || spacing == 0 || wave == NULL) return NOT_SUPPORTED;
     *type = UNSIGNED_INT;
@@ -433,7 +431,7 @@ int nvmlDeviceGetSamples(void *d, int kind, unsigned long long seen_us, int *typ
         samples[found].time_us = time_us;
         /* Only 4 of the 8 bytes are the value. */
         samples[found++].value = 0xABCD000000000000ull |
-            (unsigned)lround(mean_before(wave, fmin(t, frozen_at), spacing));
+            (unsigned)lround(mean_before(wave, t, spacing));
     }
     *count = found;
     return found ? SUCCESS : NOT_FOUND;

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.analysis.synthetic_run import write_csv
 from tests.telemetry.cells import NODE, make_cell
 from workflow_lib.launch import gpu_faults
 from workflow_lib.records.cell import Cell, Telemetry
-from workflow_lib.records.columns import Column
 from workflow_lib.records.contract import STEPS, RankRecord
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import ClockReading, NodeClock, TelemetryStart, pci_address
@@ -60,14 +60,6 @@ def counters(start_s: float = 98.0, end_s: float = 105.0, gpus: int = 2) -> list
     ]
 
 
-def csv(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:
-    """Rows as the writers write them."""
-    names = [column.name for column in columns]
-    lines = [",".join(names)]
-    lines += [",".join("" if row.get(n) is None else str(row[n]) for n in names) for row in rows]
-    return "\n".join(lines) + "\n"
-
-
 def write_steps(paths: RunPaths, rank: int, offset_s: float = 0.0, steps: int = 4) -> None:
     """A warm-up step from 99 s and measured ones from 100 s, a second each."""
     rows = [
@@ -82,8 +74,7 @@ def write_steps(paths: RunPaths, rank: int, offset_s: float = 0.0, steps: int = 
         }
         for step in range(steps)
     ]
-    paths.steps.mkdir(parents=True, exist_ok=True)
-    paths.rank_steps(rank).write_text(csv(STEPS, rows), encoding="utf-8")
+    write_csv(paths.rank_steps(rank), STEPS, rows)
 
 
 def write_rank(
@@ -122,9 +113,9 @@ def write_telemetry(
         missing={},
     )
     write_json(paths.telemetry_start(node), dataclasses.replace(start, **changes))
-    paths.gpu_samples(node).write_text(csv(GPU_SAMPLES, rows), encoding="utf-8")
+    write_csv(paths.gpu_samples(node), GPU_SAMPLES, rows)
     counted = counters(gpus=gpus) if counted is None else counted
-    paths.gpu_counters(node).write_text(csv(GPU_COUNTERS, counted), encoding="utf-8")
+    write_csv(paths.gpu_counters(node), GPU_COUNTERS, counted)
 
 
 @pytest.fixture
@@ -324,13 +315,12 @@ def test_a_clock_that_was_set_ahead_is_named(paths):
         ]
 
     rows = ahead(samples())
-    write_telemetry(paths, rows)
-    paths.gpu_counters(NODE).write_text(csv(GPU_COUNTERS, ahead(counters())), encoding="utf-8")
+    write_telemetry(paths, rows, counted=ahead(counters()))
     assert "for 3600.1 s" in reason(paths)
     assert reason(paths).endswith("set ahead by 3600.1 s.")
     # One that was stopped for as long was late.
     late = [row | {"lateness_s": 3600.0 * (row["unix_time_s"] > 3600)} for row in rows]
-    paths.gpu_samples(NODE).write_text(csv(GPU_SAMPLES, late), encoding="utf-8")
+    write_csv(paths.gpu_samples(NODE), GPU_SAMPLES, late)
     assert reason(paths).endswith("1.0 s is allowed.")
 
 
@@ -343,7 +333,7 @@ def test_the_drivers_own_samples_bridge_a_gap(paths, first_s, bridged):
         for gpu in range(2)
         for tick in range(round((102.3 - first_s) * 50))
     ]
-    paths.power_samples(NODE).write_text(csv(POWER_SAMPLES, rows), encoding="utf-8")
+    write_csv(paths.power_samples(NODE), POWER_SAMPLES, rows)
     if bridged:
         assert invalid_reason(paths, CELL) is None
     else:
@@ -585,7 +575,7 @@ def test_a_sensor_that_shows_one_value_throughout_is_frozen(long_run, rows, is_f
 def write_events(paths: RunPaths, *rows: tuple[float, str]) -> None:
     """Events of GPU 1."""
     events = [{"unix_time_s": t, "gpu": 1, "event": e, "code": 48} for t, e in rows]
-    paths.gpu_events(NODE).write_text(csv(GPU_EVENTS, events), encoding="utf-8")
+    write_csv(paths.gpu_events(NODE), GPU_EVENTS, events)
 
 
 TURNS = dataclasses.replace(
@@ -597,7 +587,7 @@ TURNS = dataclasses.replace(
 def write_blocks(paths: RunPaths, *edges: tuple[float, float]) -> None:
     """Turns of rates, from one time to another."""
     rows = [{"started_unix_s": a, "ended_unix_s": b, "sample_rate_hz": 0.0} for a, b in edges]
-    paths.sampler_blocks(NODE).write_text(csv(SAMPLER_BLOCKS, rows), encoding="utf-8")
+    write_csv(paths.sampler_blocks(NODE), SAMPLER_BLOCKS, rows)
 
 
 def test_where_rates_alternate_only_the_blocks_need_cover(paths):
@@ -781,7 +771,7 @@ def test_events_that_are_no_regular_file_are_named_and_hide_no_fault(tmp_path):
     run = RunPaths(tmp_path)
     run.gpu_events("node1").mkdir(parents=True)
     row = {"unix_time_s": 1.0, "gpu": 0, "event": "lost", "code": None}
-    run.gpu_events("node2").write_text(csv(GPU_EVENTS, [row]), encoding="utf-8")
+    write_csv(run.gpu_events("node2"), GPU_EVENTS, [row])
     (fault,), (damaged,) = gpu_faults.find(run)
     assert (fault.node, fault.gpu) == ("node2", 0)
     assert str(run.gpu_events("node1")) in damaged

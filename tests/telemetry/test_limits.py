@@ -10,8 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ import pytest
 
 from tests.telemetry.cells import NODE, REPOSITORY, make_cell, wait_for
 from tests.telemetry.nvml import Script
+from tests.waiting import until
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import NodeLimits, TelemetryStart
@@ -137,13 +137,6 @@ def machine(tmp_path: Path, nvml_library: Path) -> Iterator[Machine]:
     machine = Machine(tmp_path, nvml_library)
     yield machine
     machine.close()
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def guard_of(process: subprocess.Popen[str]) -> psutil.Process:

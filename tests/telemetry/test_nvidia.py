@@ -148,35 +148,24 @@ def test_only_gpus_that_the_job_sees_are_sampled(node, visible):
     assert other["uuid"].startswith("GPU-aaaa")
 
 
-def test_too_few_gpus_are_refused(node):
-    node.say()
-    message = node.refusal(CELL, CUDA_VISIBLE_DEVICES="0")
-    assert "shows 1 GPU," in message
+@pytest.mark.parametrize(
+    ("says", "visible", "part"),
+    [
+        ({}, "0", "shows 1 GPU,"),
+        ({"name": "NVIDIA GH200 480GB"}, "0,1", "NVIDIA GH200 480GB"),
+        ({"mig_1": "1"}, "0,1", "divided by MIG"),
+    ],
+)
+def test_other_gpus_than_the_cells_are_refused(node, says, visible, part):
+    node.say(**says)
+    assert part in node.refusal(CELL, CUDA_VISIBLE_DEVICES=visible)
     assert not node.paths.telemetry_ready(NODE).exists()
-
-
-def test_other_gpus_than_the_platforms_are_refused(node):
-    node.say(name="NVIDIA GH200 480GB")
-    assert "NVIDIA GH200 480GB" in node.refusal(CELL)
 
 
 def test_a_node_without_the_library_or_a_driver_is_refused(node, tmp_path):
     assert "Shared Library" in node.refusal(CELL, LD_LIBRARY_PATH=str(tmp_path))
     node.say(init_error="9")
     assert "Driver Not Loaded" in node.refusal(CELL)
-
-
-def test_mig_is_refused(node):
-    node.say(mig_1="1")
-    message = node.refusal(CELL)
-    assert "divided by MIG" in message
-    assert not node.paths.telemetry_ready(NODE).exists()
-
-
-def test_mig_on_a_gpu_that_the_job_does_not_see_is_nothing(node):
-    node.say(mig_1="1")
-    node.sample(make_cell(source="nvidia", ranks=1), CUDA_VISIBLE_DEVICES="0")
-    assert [gpu["mig_enabled"] for gpu in node.started.gpus] == [False]
 
 
 def test_a_driver_before_535_tells_throttling_by_its_older_name(node, tmp_path):
@@ -218,10 +207,13 @@ def test_a_gpu_that_is_lost_at_the_start_leaves_the_event_of_one_lost_later(node
     assert (fault.node, fault.gpu, damaged) == (NODE, 1, [])
 
 
-def test_a_lost_gpu_that_the_job_does_not_see_is_nothing(node):
-    node.say(uuid_error_1="15")
+@pytest.mark.parametrize("says", [{"uuid_error_1": "15"}, {"mig_1": "1"}])
+def test_a_gpu_that_is_lost_or_divided_is_nothing_to_a_job_that_does_not_see_it(node, says):
+    node.say(**says)
     node.sample(make_cell(source="nvidia", ranks=1), CUDA_VISIBLE_DEVICES="0")
-    assert [gpu["uuid"] for gpu in node.started.gpus] == ["GPU-aaaa-0"]
+    assert [(gpu["uuid"], gpu["mig_enabled"]) for gpu in node.started.gpus] == [
+        ("GPU-aaaa-0", False)
+    ]
 
 
 def test_a_binding_that_returns_bytes_is_refused_with_the_remedy(monkeypatch):
@@ -258,17 +250,6 @@ def test_between_boundaries_of_steps_bytes_are_those_of_arithmetic(played, steps
     for field in ("sent_bytes", "received_bytes"):
         rose = getattr(after, field) - getattr(before, field)
         assert rose == pytest.approx(steps * STEP_BYTES, rel=1e-6)
-
-
-def test_between_readings_15_s_apart_they_are_not(played):
-    # What made figures before: 4.8 steps between two readings hold fewer bursts than they should.
-    played.say(**BURSTS)
-    read = open_links("GPU-bbbb-1")
-    played.set_time(12.0)
-    before = read()
-    played.set_time(27.0)
-    rate = (read().sent_bytes - before.sent_bytes) / 15.0
-    assert abs(rate * STEP_S / STEP_BYTES - 1) > 0.03
 
 
 @pytest.mark.parametrize(
