@@ -89,6 +89,10 @@ def cell(**changes: Any) -> Cell:
     return replace(plain, **changes)
 
 
+#: of a GPU that no heat slows
+NO_HEAT = {"throttle_sw_thermal_s": 0, "throttle_hw_thermal_s": 0}
+
+
 def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
     """A GPU's readings at a time, fast ones and counters: idle, then 400 W (GPU 0) or 600 W (GPU 1)
     from 5 s on.

@@ -17,6 +17,7 @@ from workflow_lib.records.whole_files import write_json
 from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
 from .synthetic_run import (
+    NO_HEAT,
     START,
     Run,
     assert_null,
@@ -128,7 +129,7 @@ def test_a_counter_read_once_in_the_window_and_far_from_its_edges_tells_no_energ
 def test_shares_of_throttling_are_of_the_readings_inside_the_measured_steps(
     tmp_path, counted_at, capped_s, source, share
 ):
-    edit = setting(throttle_power_cap_s=capped_s)
+    edit = setting(throttle_power_cap_s=capped_s, **NO_HEAT)
     gpu = gpu_0(Run(counted_at=counted_at, edit=edit), tmp_path)
     assert gpu["throttle_source"] == source
     assert gpu["throttle_power_share"] == pytest.approx(share)

@@ -6,18 +6,22 @@ The run of ``synthetic_run`` is measured from 20 to 40 s; its limit is 700 W, it
 
 from __future__ import annotations
 
+import csv
+import io
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import TelemetryEnd
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
-from .synthetic_run import Run, assert_null, setting, summary, write_driver_samples
+from .synthetic_run import NO_HEAT, Run, assert_null, setting, summary, write_driver_samples
 
 LIMIT_FIGURES = ("power_limit_w", "power_of_limit_share", "at_power_limit_share")
 
@@ -120,10 +124,53 @@ def test_one_run_never_has_shares_of_two_sources(tmp_path):
     assert_null(reduced["run"], "throttle_share_error", "events_without_bound")
 
 
+@pytest.mark.parametrize("bits", [4, 0x20, None])
+def test_beside_heat_the_counter_of_the_cap_tells_nothing(tmp_path, bits):
+    # NVIDIA's counts both, as for half of this time: the bits say which it was.
+    reduced = Run(edit=setting(event_reasons=bits)).reduced(tmp_path)
+    gpu = reduced["gpus"][0]
+    assert gpu["throttle_source"] == "counters"
+    assert gpu["throttle_thermal_share"] == pytest.approx(0.15)
+    if bits is None:
+        assert gpu["throttle_power_share"] is None
+    else:
+        assert gpu["throttle_power_share"] == (1.0 if bits == 4 else 0.0)
+
+
+def test_an_overheated_h100_counted_heat_as_time_at_its_cap():
+    with zipfile.ZipFile(ROOT / "evidence/measured/hot-gpu-h100x2.zip") as archive:
+
+        def rows(name: str) -> list[dict[str, str]]:
+            text = archive.read(f"native/{name}").decode()
+            return list(csv.DictReader(io.StringIO(text)))
+
+        steps = rows("steps/rank0.csv")
+        window = float(steps[5]["started_unix_s"]), float(steps[-1]["ended_unix_s"])
+        hot = [
+            [
+                row
+                for row in rows(f"telemetry/{name}.csv")
+                if row["gpu"] == "1" and window[0] < float(row["unix_time_s"]) < window[1]
+            ]
+            for name in ("vm", "vm-counters")
+        ]
+    capped = [int(row["event_reasons"]) & 4 for row in hot[0]]
+    assert sum(map(bool, capped)) < 0.01 * len(capped)
+    counted = [row for row in hot[1] if row["throttle_power_cap_s"]]
+    grew = [
+        float(counted[-1][name]) - float(counted[0][name])
+        for name in ("throttle_power_cap_s", "throttle_sw_thermal_s")
+    ]
+    assert grew[0] == pytest.approx(grew[1], rel=0.01)
+    assert grew[0] > 10
+
+
 @pytest.mark.parametrize("share", [0.03, 0.5, 0.97])
 def test_the_true_share_lies_within_the_error_that_is_stated(tmp_path, share):
     # The counter shows whole tenths of a second, and is read at 20.5 and 39.5 s.
-    capped = setting(throttle_power_cap_s=lambda at_s: int(share * (at_s + 10) * 10) / 10)
+    capped = setting(
+        throttle_power_cap_s=lambda at_s: int(share * (at_s + 10) * 10) / 10, **NO_HEAT
+    )
     run = Run(edit=capped, counted_at=lambda at: at in (20.5, 39.5)).reduced(tmp_path)["run"]
     assert run["throttle_share_error"] == pytest.approx(0.1 / 19)
     assert abs(run["throttle_power_share"] - share) <= run["throttle_share_error"]

@@ -140,7 +140,7 @@ def test_a_completed_run_has_every_figure(tmp_path):
         "power_limit_w": 700.0,
         "power_of_limit_share": 500 / 700,
         "capped_clock_share": 0.75,
-        "throttle_power_share": 0.5,
+        "throttle_power_share": 1.0,  # by the bits, beside heat
         "throttle_thermal_share": 0.15,
         "throttle_brake_share": 0.0,
         "memory_peak_bytes": 1100.0,

@@ -234,9 +234,15 @@ class Gpu:
         source = "counters" if exact else (None if problem else "events")
         chosen = exact.shares if exact else sampled
         reason: Why = "" if exact else problem
+        power: Known = (chosen.power, reason)
+        is_nvidia = self.recording.start.source == "nvidia"
+        if exact and is_nvidia and (exact.shares.thermal or 0) > exact.error:
+            # NVIDIA's counter of time at the power cap counts thermal slowdown as well: an H100 at
+            # 250 W of 700 W and 92 °C (evidence/measured/hot-gpu-h100x2.zip).
+            power = (sampled.power, problem)
         return {
             "throttle_share_error": self._throttle_error(reason),
-            "throttle_power_share": (chosen.power, reason),
+            "throttle_power_share": power,
             "throttle_thermal_share": (chosen.thermal, reason),
             "throttle_brake_share": (chosen.brake, reason),
             "throttle_power_sampled_share": (sampled.power, problem),

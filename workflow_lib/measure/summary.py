@@ -196,12 +196,19 @@ def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
                 "temperature_mean_c": _mean(temperatures),
                 "temperature_max_c": max(temperatures, default=None),
                 "sm_clock_mean_mhz": _mean(_numbers(own, "sm_clock_mhz")),
-                "throttle_shares": {
-                    name: share
-                    for name in THROTTLES
-                    if (share := _growth_share(counted, name)) is not None
-                },
+                "throttle_shares": _throttle_shares(counted),
             }
+
+
+def _throttle_shares(counted: Sequence[Row]) -> dict[str, float]:
+    """Counter of THROTTLES → the share of the time in which it grew, where known. NVIDIA's counter
+    of the power cap counts thermal slowdown as well, so that it tells nothing beside heat."""
+    shares = {
+        name: share for name in THROTTLES if (share := _growth_share(counted, name)) is not None
+    }
+    if shares.get("throttle_sw_thermal_s", 0.0) >= LEAST_THROTTLED_SHARE:
+        shares.pop("throttle_power_cap_s", None)
+    return shares
 
 
 def _within(path: Path, window: Sequence[float], column: str = "unix_time_s") -> list[Row]:

@@ -162,7 +162,8 @@ HEAT: tuple[Measure, ...] = (
         "time-weighted mean; of a run, mean over its GPUs",
         reading=Reading("gpu", "memory_clock_mhz", "mean"), over="mean"),
     share_of_time("throttle_power_share", "At power cap",
-        "share of time at the software power cap; of a run, mean over its GPUs",
+        "share of time at the software power cap, by sampled event bits where heat slowed the GPU, "
+        "which NVIDIA's counter counts as well; of a run, mean over its GPUs",
         state="at the power cap", sensor="events", level="gpu", over="mean",
         places=("cells", "panels"), panel="At power cap\n(% of time)",
         contrast=longer("at the power cap")),
