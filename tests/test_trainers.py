@@ -11,7 +11,6 @@ import yaml
 
 from workflow_lib.cells import PlannedCell, expand_study
 from workflow_lib.study import load_study
-from workflow_lib.trainers import foreign
 
 SWEEP = {
     "description": "A trainer of others",
@@ -56,7 +55,6 @@ def test_a_command_is_told_the_cell(planned: Planned) -> None:
     # The hook cannot see when the first step begins, so that there is one more.
     assert cell.cell.training.trainer_command == words
     assert planned(steps="calls").cell.training.trainer_command[-1] == "10"
-    assert foreign.words_of(["{python}", "a{python}"], {"python": "py"}) == ("py", "apy")
 
 
 def test_nothing_is_estimated_of_another_trainers_memory_and_it_is_not_profiled(
@@ -116,6 +114,7 @@ def test_a_cell_is_another_if_the_trainers_file_or_program_changes(
     ids = {planned(files=["x.py"]).cell.id, planned(files=["x.py"], steps="calls").cell.id}
     Path("x.py").write_text("pass # changed")
     ids |= {planned(files=["x.py"]).cell.id, planned({"trainer": "native"}).cell.id}
+    ids.add(planned(files=["x.py"], differs="said otherwise").cell.id)
     assert len(ids) == 4
     assert sum("mine" in each for each in ids) == 3
 

@@ -237,6 +237,7 @@ def _with_command(
     name = training.trainer
     try:
         files = foreign.digits_of(trainer.files)
+        told = trainer.model_dump(mode="json", exclude={"description", "differs"})
     except OSError as error:
         raise ConfigError(
             f"config/trainers/{name}.yaml: files: {error.filename}: {error.strerror}; name files "
@@ -244,7 +245,7 @@ def _with_command(
         ) from None
     training = dataclasses.replace(
         training,
-        trainer_definition=foreign.definition(trainer.model_dump(mode="json"), files),
+        trainer_definition=foreign.definition(told, files),
         trainer_steps=trainer.steps,
         trainer_files=files,
     )

@@ -48,7 +48,7 @@ HAVE = {
     "zero_stage": [1],
 }
 #: no shell sees it
-HOSTILE = "$(touch touched) `touch touched`; touch 'touched' \"&\" |\\ *"
+HOSTILE = "{{}} $(touch touched) `touch touched`; touch 'touched' \"&\" |\\ *"
 #: trainer → its command after Python, and how its steps are seen
 TRAINERS = {
     "loop": (["programs/loop.py", "{steps}"], "hook"),
@@ -100,7 +100,7 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
         assert row["energy_per_token_j"] > 0
         assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
         assert row["memory_estimate_error"] is None
-    assert (checkout.directory / "said.txt").read_text() == HOSTILE
+    assert (checkout.directory / "said.txt").read_text() == HOSTILE.format()
     assert not (checkout.directory / "touched").exists()
     assert rows["calls"]["step_time_s"] == pytest.approx(0.05, rel=0.5)
     # A program that has changed is another cell, and the one that waits is not run with it.

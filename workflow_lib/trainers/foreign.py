@@ -29,6 +29,8 @@ _MUST_BE_TOLD = (
     *("model", "sequence_length"),
     *("micro_batch_size", "global_batch_size", "precision", "zero_stage"),
 )
+#: stands in a planned command for the platform's Python
+PYTHON = "{python}"
 #: placeholder → the axis that it tells, too
 _TELL = {"micro_batches": "global_batch_size", "layers": "model"}
 
@@ -36,7 +38,7 @@ _TELL = {"micro_batches": "global_batch_size", "layers": "model"}
 def placeholders(
     model: Model, data: str, degrees: Degrees, training: Training
 ) -> dict[str, str | int | float | bool]:
-    """Name → value, of all that a command may be told; {python} is filled in by the job."""
+    """Name → value, of all that a command may be told; PYTHON is filled in by the job."""
     steps = training.warmup_steps + training.measured_steps
     told = {
         **_plain(model, axes.fields(Model)),
@@ -50,7 +52,7 @@ def placeholders(
         "micro_batches": training.micro_batches(degrees.dp),
         "tokens_per_step": training.global_batch_size * model.sequence_length,
         "steps": steps + (training.trainer_steps == "hook"),
-        "python": "{python}",
+        "python": PYTHON,
     }
     for name in ("backend", "trainer", "measured_steps"):
         told.pop(name, None)
@@ -119,6 +121,6 @@ def digits_of(files: Sequence[str]) -> tuple[str, ...]:
 
 
 def definition(spec: Mapping[str, Any], files: Sequence[str]) -> str:
-    """Eight digits over what a trainer's file says, and over the digits of its files."""
+    """Eight digits over what a trainer's file says of cells, and over the digits of its files."""
     text = json.dumps([spec, *files], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -22,7 +22,7 @@ from workflow_lib.records.paths import RunPaths, boot_id, code_sha256, job_id
 from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import private_directory
 from workflow_lib.trainers import hook
-from workflow_lib.trainers.foreign import digits_of, words_of
+from workflow_lib.trainers.foreign import PYTHON, digits_of
 from workflow_lib.trainers.native import launch as launching
 
 
@@ -46,7 +46,7 @@ def _become(cell: Cell, paths: RunPaths) -> NoReturn:
             f"{changed[0].rpartition('=')[0]} is not as it was when the cell was planned; run the "
             "sweep again, which plans new cells"
         )
-    words = words_of(training.trainer_command, {"python": sys.executable})
+    words = [word.replace(PYTHON, sys.executable) for word in training.trainer_command]
     tokens = training.global_batch_size * cell.model.sequence_length
     search = os.environ.get("PYTHONPATH", "")
     environment = {
