@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from workflow_lib import plan
 from workflow_lib.cells import PlannedCell, expand_study
 from workflow_lib.study import load_study
 
@@ -117,6 +118,14 @@ def test_a_cell_is_another_if_the_trainers_file_or_program_changes(
     ids.add(planned(files=["x.py"], differs="said otherwise").cell.id)
     assert len(ids) == 4
     assert sum("mine" in each for each in ids) == 3
+
+
+def test_the_plan_says_what_differs(
+    planned: Planned, study_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(differs="other weights")
+    assert plan.main(["--sweep", "one", "--config", str(study_directory)]) == 0
+    assert "other weights" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

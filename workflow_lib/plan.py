@@ -27,6 +27,7 @@ from workflow_lib.records.checksums import write_checksums
 from workflow_lib.records.paths import SweepPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.tables import PLAN
+from workflow_lib.records.training import NATIVE
 from workflow_lib.records.whole_files import report_error
 from workflow_lib.results import nearest_existing
 from workflow_lib.study import (
@@ -259,6 +260,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
             print(f"triptych: {warning}", file=sys.stderr)
         by_sweep = {sweep.name: table([sweep]) for sweep in chosen}
         print(describe(plan, by_sweep, default))
+        for name in dict.fromkeys(plan["trainer"]):
+            if name != NATIVE:
+                print(f"Trainer {name} differs from {NATIVE}: {study.trainers[name].differs}.")
         if arguments.output:
             print(f"\nWritten to {arguments.output}")
     if bad:
