@@ -157,6 +157,24 @@ def test_a_host_is_no_path(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "smi.csv"]
 
 
+@pytest.mark.parametrize("with_times", [True, False])
+def test_texts_of_dcgms_exporter_one_after_the_other(tmp_path, with_times):
+    text = ""
+    for half in range(41):
+        for gpu, watts in ((0, 100 + half), (1, 300)):
+            labels = f'gpu="{gpu}",UUID="GPU-{gpu}",modelName="NVIDIA H100",Hostname="n1"'
+            at = f" {1000_000_000_000 + 500 * half}" if with_times else ""
+            text += "# HELP DCGM_FI_DEV_GPU_TEMP Degrees\n"
+            text += f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 60{at}\n"
+            text += f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} {watts}.5{at}\n"
+    told = () if with_times else ("--from", "2026/11/27 10:30:00", "--every", "0.5")
+    record = ingested(tmp_path, text, *told)
+    assert record["values"]["energy_j"] == pytest.approx(20 * (120.5 + 300.5))
+    assert (record["nodes"], record["invalid"]) == (["n1"], [])
+    assert record["limits"] == ([] if with_times else ["times_assumed"])
+    assert [gpu["name"] for gpu in record["gpus"]] == ["NVIDIA H100"] * 2
+
+
 #: two GPUs of dcgmi, at 0, 2, 4 … s: 100 W and 2 W more each second, and 300 W but for a gap
 DMON = "#Entity   POWER             TMPTR\nID        W                 C\n" + "".join(
     f"GPU 1     {'N/A' if half == 3 else 300.0}             51\n"

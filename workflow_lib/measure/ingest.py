@@ -1,8 +1,9 @@
 """``triptych ingest FILE --output DIR``: a run from a recording of nvidia-smi, DCGM or Zeus.
 
 FILE is what ``nvidia-smi --query-gpu=timestamp,index,uuid,power.draw,… --format=csv -lms …`` wrote,
-Prometheus' answer to ``/api/v1/query_range`` for metrics of DCGM's exporter, as JSON, the output of
-``dcgmi dmon``, or the log of Zeus' ``ZeusMonitor(log_file=…)``.
+Prometheus' answer to ``/api/v1/query_range`` for metrics of DCGM's exporter, as JSON, or texts of
+that exporter one after the other, the output of ``dcgmi dmon``, or the log of Zeus'
+``ZeusMonitor(log_file=…)``.
 The run has no steps, and no energy counter that its power could be checked against.
 """
 
@@ -18,7 +19,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,11 @@ TAGS: Mapping[str, str] = {
     "GPUTL": "utilisation_percent",
 }
 _DMON = re.compile(r"\s*#\s*Entity\b")
+#: a line of the exporter's text; with a time where Prometheus federates it
+_SCRAPED = re.compile(
+    r"^(?P<name>DCGM_FI_DEV_\w+)\{(?P<labels>[^\n]*)\} (?P<value>\S+)(?: (?P<ms>\d{10,}))?\s*$",
+    re.MULTILINE,
+)
 _ZEUS = "start_time,window_name,elapsed_time,"
 #: readings farther apart do not see how a step's power changes
 _FAR_APART_S = 1.0
@@ -81,7 +87,10 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--tokens", type=count, metavar="N", help="of all that time")
     parser.add_argument(
-        "--every", type=float, metavar="S", help="between readings of dmon, which --from begins"
+        "--every",
+        type=float,
+        metavar="S",
+        help="between readings that have no times, the first of which --from tells",
     )
     parser.add_argument("--window", metavar="NAME", help="of Zeus' windows, those of this name")
     return parser
@@ -111,16 +120,17 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     file = str(options.recording)
     limits = []
     if text.lstrip()[:1] == "{":
-        found = _of_prometheus(text, file)
+        found = _of_prometheus(lambda: json.loads(text)["data"]["result"], file)
+    elif _SCRAPED.search(text):
+        has_times = all(scraped["ms"] for scraped in _SCRAPED.finditer(text))
+        began_s, every_s = (0.0, 0.0) if has_times else _told_times(options, "no times here")
+        found = _of_prometheus(lambda: _series_of_text(text, began_s, every_s), file)
+        limits = [] if has_times else ["times_assumed"]
     elif text.startswith(_ZEUS):
         found, limits = _of_zeus(text, file, options.window), ["means_of_windows"]
     elif _DMON.match(text):
-        if options.start is None or not (options.every or 0) > 0:
-            raise RecordingError(
-                f"{file} is of dcgmi dmon, which writes no times: say when it began and how far "
-                'apart its readings are, as in --from "2026/11/27 10:30:00" --every 1'
-            )
-        found, limits = _of_dmon(text, file, options.start, options.every), ["times_assumed"]
+        found = _of_dmon(text, file, *_told_times(options, "dcgmi dmon writes no times"))
+        limits = ["times_assumed"]
     else:
         found = _of_nvidia_smi(text, file)
     gpus: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -147,6 +157,16 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
         tokens=options.tokens,
         limits=limits,
     )
+
+
+def _told_times(options: argparse.Namespace, why: str) -> tuple[float, float]:
+    """When a recording without times began, and how far apart its readings are, in s."""
+    if options.start is None or not (options.every or 0) > 0:
+        raise RecordingError(
+            f"{options.recording}: {why}; say when it began and how far apart its readings are, as "
+            'in --from "2026/11/27 10:30:00" --every 1'
+        )
+    return options.start, options.every
 
 
 def _write_node(
@@ -192,11 +212,26 @@ def moment(text: str) -> float:
     return time.mktime(time.strptime(whole, "%Y/%m/%d %H:%M:%S")) + float(f"0.{fraction or 0}")
 
 
-def _of_prometheus(text: str, file: str) -> Iterator[Reading]:
+def _series_of_text(text: str, began_unix_s: float, every_s: float) -> Iterator[Any]:
+    """Scrapes of DCGM's exporter one after the other, each value as a series of query_range."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for scraped in _SCRAPED.finditer(text):
+        labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', scraped["labels"]))
+        of_gpu = (scraped["name"], scraped["labels"])
+        assumed_s = began_unix_s + every_s * seen[of_gpu]
+        seen[of_gpu] += 1
+        at = int(scraped["ms"]) / 1e3 if scraped["ms"] else assumed_s
+        yield {
+            "metric": {"__name__": scraped["name"], **labels},
+            "values": [[at, scraped["value"]]],
+        }
+
+
+def _of_prometheus(series_of: Callable[[], Iterable[Any]], file: str) -> Iterator[Reading]:
     """Readings of DCGM's exporter, a GPU after the other, in order of time."""
     found: dict[tuple[str, str, str], dict[float, dict[str, Any]]] = {}
     try:
-        for series in json.loads(text)["data"]["result"]:
+        for series in series_of():
             labels = series["metric"]
             column = METRICS.get(labels.get("__name__", ""))
             if column is None:
