@@ -176,18 +176,21 @@ def test_a_profile_takes_a_sweep_to_its_report(
 
 
 @pytest.mark.long
-def test_another_trainer_trains_over_two_nodes(site):
+def test_other_trainers_train_over_two_nodes(site):
     path = site.config / "sweeps/tiny.yaml"
     sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
-    sweep["training"] |= {"trainer": "transformers", "zero_stage": 0, "overlap": True}
+    names = ["deepspeed-plain", "transformers"]
+    sweep["training"] |= {"trainer": names, "zero_stage": 0, "overlap": True}
     sweep |= {"platforms": ["h200"], "matrix": [{"models": "llama3-tiny", "dp": 2}]}
     path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
     done = site.snakemake("slurm_h200")
     assert done.returncode == 0, done.stdout + done.stderr
-    row = pl.read_parquet(site.results / "sweeps/tiny/runs.parquet").row(0, named=True)
-    assert (row["outcome"], row["trainer"], row["nodes"]) == ("completed", "transformers", 2)
-    assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
-    assert row["energy_per_token_j"] > 0
+    rows = pl.read_parquet(site.results / "sweeps/tiny/runs.parquet").sort("trainer").to_dicts()
+    assert [row["trainer"] for row in rows] == names
+    for row in rows:
+        assert (row["outcome"], row["nodes"]) == ("completed", 2)
+        assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
+        assert row["energy_per_token_j"] > 0
 
 
 #: lets one job into the queue, held; then it says that there is no controller
