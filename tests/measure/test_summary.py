@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT
 from workflow_lib import audit
 from workflow_lib.measure import summary
 from workflow_lib.records.paths import RunPaths
@@ -183,3 +185,20 @@ def test_the_auditor_agrees_and_finds_what_was_changed(run: Path) -> None:
     record["values"]["energy_j"] *= 1.001
     path.write_text(json.dumps(record))
     assert audit.main([str(run)]) == 1
+
+
+def test_a_gpu_that_heat_slows_lags_though_it_draws_little(tmp_path: Path) -> None:
+    with zipfile.ZipFile(ROOT / "evidence/measured/hot-gpu-h100x2.zip") as archive:
+        for name in archive.namelist():
+            if name.startswith(("native/steps/rank", "native/telemetry/")):
+                archive.extract(name, tmp_path)
+    run = tmp_path / "native"
+    record = summary.summarise(
+        run, summary.nothing_told("train.py", warmup_steps=5, started_unix_s=0.0, ended_unix_s=1.0)
+    )
+    hot = record["gpus"][1]
+    assert hot["power_mean_w"] < 0.4 * hot["power_limit_w"]
+    assert hot["throttle_shares"].keys() >= {"throttle_sw_thermal_s"}
+    assert "throttle_power_cap_s" not in hot["throttle_shares"]
+    (lags,) = [line for line in summary.lines_of(record, run) if line.startswith("lags")]
+    assert hot["uuid"] in lags

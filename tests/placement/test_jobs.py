@@ -20,6 +20,7 @@ def job(
     name: str,
     gpus: list[tuple[str, int, float, float]],
     power_w: float = 600.0,
+    busy_percent: float | None = 100.0,
     **changed: Any,
 ) -> None:
     """A measured job: each GPU's node, index, clock and temperature."""
@@ -40,6 +41,7 @@ def job(
                 **{"node": node, "gpu": gpu, "uuid": f"GPU-{node}-{gpu}", "name": "H100"},
                 **{"sm_clock_mean_mhz": clock, "temperature_mean_c": warmth},
                 **{"power_mean_w": power_w, "power_limit_w": 700.0},
+                "utilisation_mean_percent": busy_percent,
             }
             for node, gpu, clock, warmth in gpus
         ],
@@ -82,7 +84,8 @@ def test_two_jobs_give_no_interval_and_no_verdict(tmp_path: Path) -> None:
 
 def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_path: Path) -> None:
     two = [("n1", 0, 1980.0, 40.0), ("n1", 1, 345.0, 30.0)]
-    job(tmp_path, "idle", two, power_w=120.0)
+    job(tmp_path, "idle", two, busy_percent=3.0)
+    job(tmp_path, "not told", two, power_w=120.0, busy_percent=None)
     job(tmp_path, "one", two[:1])
     job(tmp_path, "bad", two, invalid=["telemetry/n1.csv: no power"])
     job(tmp_path, "running", two, ended_unix_s=None)
@@ -91,7 +94,7 @@ def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_pat
         (tmp_path / name / "measured.json").write_text(content)
     fleet = jobs.survey(tmp_path, BEHIND)
     assert fleet.rows == []
-    assert fleet.left_out == {"no_pair": 2, "not_valid": 1, "unfinished": 1, "damaged": 2}
+    assert fleet.left_out == {"no_pair": 3, "not_valid": 1, "unfinished": 1, "damaged": 2}
 
 
 def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path: Path) -> None:

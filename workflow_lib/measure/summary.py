@@ -17,12 +17,9 @@ from typing import Any
 from workflow_lib.audit import Audit, DamagedError, Files, Row, read_file
 from workflow_lib.measure import record_steps
 from workflow_lib.measure.log_steps import buffering, other_tokens
+from workflow_lib.records.measured import is_at_work
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.telemetry_columns import (
-    LEAST_THROTTLED_SHARE,
-    LOADED_SHARE,
-    THROTTLES,
-)
+from workflow_lib.records.telemetry_columns import LEAST_THROTTLED_SHARE, THROTTLES
 from workflow_lib.words import counted
 
 #: rungs: how steps are seen
@@ -196,6 +193,7 @@ def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
                 "temperature_mean_c": _mean(temperatures),
                 "temperature_max_c": max(temperatures, default=None),
                 "sm_clock_mean_mhz": _mean(_numbers(own, "sm_clock_mhz")),
+                "utilisation_mean_percent": _mean(_numbers(own, "utilisation_percent")),
                 "throttle_shares": _throttle_shares(counted),
             }
 
@@ -322,13 +320,9 @@ def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
     none = "never, by the driver's counters" if known else "not known: no counters of it"
     lines.append("throttled " + (", ".join(throttled) or none))
     clocks = [gpu["sm_clock_mean_mhz"] for gpu in gpus if gpu["sm_clock_mean_mhz"]]
-    idle = [
-        gpu
-        for gpu in gpus
-        if (gpu["power_mean_w"] or 0) < LOADED_SHARE * (gpu["power_limit_w"] or 0)
-    ]
+    idle = sum(not is_at_work(gpu) for gpu in gpus)
     if len(gpus) > 1 and idle:
-        lines.append(f"lags      not told: {counted(len(idle), 'GPU')} drew little power")
+        lines.append(f"lags      not told: {counted(idle, 'GPU')} had hardly anything to do")
     elif len(clocks) > 1 and len(clocks) == len(gpus):
         slowest = min(gpus, key=lambda gpu: gpu["sm_clock_mean_mhz"])
         below = 1 - slowest["sm_clock_mean_mhz"] / statistics.fmean(clocks)

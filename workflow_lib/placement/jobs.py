@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from workflow_lib.intervals.differences import Interval, in_blocks
 from workflow_lib.placement import text
-from workflow_lib.records.measured import read_run
+from workflow_lib.records.measured import is_at_work, read_run
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.telemetry_columns import LOADED_SHARE
 from workflow_lib.words import counted
 
 #: a GPU is named where its temperature is surely so far above others'
@@ -35,7 +34,7 @@ LEFT_OUT = {
     "damaged": "a file is damaged or missing; triptych audit names it",
     "unfinished": "not summed up: it runs, or triptych conclude sums it up",
     "not_valid": "not valid",
-    "no_pair": "no two loaded GPUs of one model",
+    "no_pair": "no two GPUs of one model at work",
 }
 
 #: a node, the index of the GPU in it, and the GPU's own identity
@@ -100,10 +99,7 @@ def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, flo
     for gpu in run["gpus"]:
         slot = (gpu["node"], gpu["gpu"], gpu["uuid"] or "")
         clock, warmth = gpu["sm_clock_mean_mhz"], gpu["temperature_mean_c"]
-        power_w, limit_w = gpu["power_mean_w"], gpu["power_limit_w"]
-        if not clock or warmth is None or not power_w or not limit_w:
-            continue
-        if power_w >= LOADED_SHARE * limit_w:
+        if clock and warmth is not None and is_at_work(gpu):
             of_model[gpu["name"]].append((slot, clock, warmth))
     for alike in of_model.values():
         for slot, clock, warmth in alike:

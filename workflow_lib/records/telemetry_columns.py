@@ -202,8 +202,6 @@ THROTTLES = {
 }
 #: what is less of the time than this is shown as 0.0 %
 LEAST_THROTTLED_SHARE = 0.0005
-#: idle GPUs choose their clocks: those of GPUs below this share of their power limit say nothing
-LOADED_SHARE = 0.4
 
 #: telemetry/<node>-power.csv: power as the driver itself samples it, collected in batches
 POWER_SAMPLES = (
