@@ -28,6 +28,7 @@ SWEEP = {
     },
 }
 WORDS = ["{python}", "x.py", "{layers}x{hidden_size}", "{sequence_length}", "{{{tp}}}", "{compile}"]
+WORDS += ["{family}", "{ffn_hidden_size}", "{attention_heads}{kv_heads}", "{vocabulary_size}"]
 WORDS += ["{micro_batches}", "{micro_batch_size}", "{zero_stage}", "{precision}", "{steps}"]
 
 Planned = Callable[..., PlannedCell]
@@ -52,7 +53,8 @@ def planned(study_directory: Path) -> Planned:
 def test_a_command_is_told_the_cell(planned: Planned) -> None:
     cell = planned()
     assert cell.reason is None
-    words = ("{python}", "x.py", "4x128", "128", "{1}", "false", "2", "2", "0", "fp32", "11")
+    words = ("{python}", "x.py", "4x128", "128", "{1}", "false", "llama", "384", "42", "257")
+    words += ("2", "2", "0", "fp32", "11")
     # The hook cannot see when the first step begins, so that there is one more.
     assert cell.cell.training.trainer_command == words
     assert planned(steps="calls").cell.training.trainer_command[-1] == "10"
@@ -77,9 +79,12 @@ def test_nothing_is_estimated_of_another_trainers_memory_and_it_is_not_profiled(
         ({"data": "python-sources"}, {}, "data"),
         ({"precision": "bf16"}, {"accepts": {"precision": ["fp32"]}}, "precision"),
         ({"zero_stage": 3}, {"accepts": {"zero_stage": [0, 1]}}, "zero_stage"),
-        ({}, {"command": ["x.py", "{layers}"]}, "sequence_length"),
+        ({}, {"command": ["x.py", "{layers}"]}, "family"),
+        ({}, {"command": ["x.py", "{model}"]}, "steps"),
+        ({}, {"command": [w for w in WORDS if w != "{micro_batches}"]}, "micro_batches"),
         ({}, {"command": [*WORDS, "{banana}"]}, "banana"),
         ({}, {"accepts": {"banana": [1]}}, "banana"),
+        ({}, {"accepts": {"precison": ["fp32"]}}, "did you mean precision"),
         ({"models": "mixtral-tiny"}, {}, "routing"),
         ({"workload": "inference"}, {}, "workload"),
     ],
@@ -99,6 +104,9 @@ def test_a_cell_that_a_trainer_is_not_told_cannot_run(
         ({"recomputation": "full"}, {"accepts": {"recomputation": ["full"]}}),
         ({"tp": 2, "dp": 1, "sequence_parallel": False}, {}),
         ({"data": "python-sources"}, {"accepts": {"data": ["python-sources"]}}),
+        ({}, {"accepts": {"routing": ["dropless"]}}),
+        ({"models": "mixtral-tiny"}, {"accepts": {"routing": ["dropless"]}}),
+        ({"models": "gpt3-tiny"}, {"command": [*WORDS, "{model}"]}),
     ],
 )
 def test_what_it_is_told_or_has_by_itself_can_run(
@@ -132,6 +140,7 @@ def test_the_plan_says_what_differs(
     ("axes", "keys", "key"),
     [
         ({}, {"files": ["nothing.py"]}, "nothing.py"),
+        ({}, {"command": [*WORDS, "here.py"]}, "here.py"),
         ({}, {"command": ["{tp.__class__}"]}, "command"),
         ({}, {"command": ["{tp!r}"]}, "command"),
         ({}, {"command": ["{"]}, "command"),
@@ -140,8 +149,15 @@ def test_the_plan_says_what_differs(
     ],
 )
 def test_a_mistake_is_told_by_file_and_key(
-    planned: Planned, axes: dict[str, Any], keys: dict[str, Any], key: str
+    planned: Planned,
+    axes: dict[str, Any],
+    keys: dict[str, Any],
+    key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.py").write_text("pass")
     with pytest.raises(ValueError, match="yaml") as refused:
         planned(axes, **keys)
     assert key in str(refused.value)

@@ -108,6 +108,9 @@ def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
         if isinstance(plain[part], dict):
             for name in as_before(getattr(cell, part)):
                 del plain[part][name]
+    for field in fields(Training):
+        if field.axis.role == "analysis":
+            plain["training"].pop(field.name, None)
     hardware = plain.pop("hardware")
     for field in fields(Hardware):
         if field.axis.role != "analysis" and field.name in hardware:

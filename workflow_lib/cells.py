@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -235,6 +236,13 @@ def _with_command(
 ) -> Training:
     """The training with what its trainer's file says. Raises ConfigError."""
     name = training.trainer
+    # Path.is_file raises of a word that is too long.
+    unlisted = [w for w in trainer.command if os.path.isfile(w) and w not in trainer.files]  # noqa: PTH113
+    if unlisted:
+        raise ConfigError(
+            f"config/trainers/{name}.yaml: {unlisted[0]} is in the command and not under files, so "
+            "that a change of it would be seen nowhere; add it there"
+        )
     try:
         files = foreign.digits_of(trainer.files)
         told = trainer.model_dump(mode="json", exclude={"description", "differs"})
@@ -247,6 +255,7 @@ def _with_command(
         training,
         trainer_definition=foreign.definition(told, files),
         trainer_steps=trainer.steps,
+        trainer_differs=trainer.differs,
         trainer_files=files,
     )
     known = foreign.placeholders(model, data, degrees, training)

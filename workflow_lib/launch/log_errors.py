@@ -65,6 +65,9 @@ _ERRORS = (
         r"^slurmstepd: error: (?P<message>(?:execve\(\)|couldn't chdir|task_p_pre_launch).+)"
     ),
     re.compile(r"^srun: error: (?P<message>Unable to (?:create step|allocate|confirm).+)"),
+    # Ranks, before they train; and argparse.
+    re.compile(r"^training: (?P<message>.+)"),
+    re.compile(r"^\S+\.py: error: (?P<message>.+)"),
     # Python, if it could not start a program.
     re.compile(r"^\S*python[\d.]*: (?P<message>(?:No module named|can't open file) .+)"),
     # Bash, about a line of the job script.

@@ -172,15 +172,28 @@ def _told_amiss(paths: RunPaths) -> str:
     for rank in range(cell.degrees.world_size):
         path = paths.rank_steps(rank)
         rows = list(csv.DictReader(path.open(encoding="ascii"))) if path.exists() else []
+        if len(rows) < steps and training.trainer_steps == "hook":
+            seen = len(rows) + 1 if rows else "at most 1"
+            return (
+                f"{ended} torch's hook saw {seen} of {steps + 1} optimizer steps of rank {rank}; "
+                "{steps} in its command tells how many are needed"
+            )
         if len(rows) < steps:
-            how = "its optimizer steps" if training.trainer_steps == "hook" else "calls in its code"
-            return f"{ended} {how} tell {len(rows)} of {steps} steps of rank {rank}"
+            return (
+                f"{ended} calls in its code tell {len(rows)} of {steps} steps of rank {rank}; each "
+                "step needs triptych_steps.step(tokens=…) around it"
+            )
         for row in rows:
+            if not row["tokens"]:
+                return f"{ended} rank {rank} told no tokens: triptych_steps.step(tokens=…) does"
             tokens[row["step"]] += int(float(row["tokens"]))
     batch = training.global_batch_size * cell.model.sequence_length
     for step, told in tokens.items():
         if told != batch:
-            return f"{ended} its ranks tell {told} tokens in step {step}, and the batch has {batch}"
+            return (
+                f"{ended} its ranks together tell {told} tokens in step {step}, and the batch has "
+                f"{batch}; each rank tells its own"
+            )
     return ""
 
 
@@ -220,7 +233,10 @@ def _trained(evidence: Evidence) -> tuple[Outcome, str]:
         return _traced(paths)
     reason = coverage.invalid_reason(paths, cell)
     if reason is None:
-        return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
+        told = cell.training
+        assumed = told.trainer != NATIVE and told.trainer_steps == "hook"
+        unchecked = "; its tokens are those that the cell asks for, which nothing checked" * assumed
+        return Outcome.COMPLETED, f"trained to the end, with telemetry throughout{unchecked}"
     return Outcome.TELEMETRY_INVALID, reason + _end_of_samplers(evidence)
 
 

@@ -186,7 +186,7 @@ class Training:
         Axis(
             "eight digits of a SHA-256 over what that file says, and over the files that it lists; "
             "null where the trainer is native",
-            "work",
+            "option",
             detail_of="trainer",
             since=11,
         ),
@@ -198,6 +198,9 @@ class Training:
     trainer_steps: Annotated[
         str, Axis("how steps are seen: hook or calls", "analysis", since=11)
     ] = "hook"
+    trainer_differs: Annotated[
+        str | None, Axis("what differs from native, as its file says", "analysis", since=11)
+    ] = None
     trainer_files: Annotated[
         tuple[str, ...],
         Axis("its files, each with eight digits of its SHA-256", "analysis", since=11),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import string
@@ -23,16 +24,21 @@ _UNTOLD: Mapping[str, Any] = {
     **{"sequence_parallel": False, "workload": "pretrain", "ep": 1, "gpu_uuids": ()},
     "data": "synthetic",
 }
-#: axes of which a trainer has to be told, or to accept the value. Of learning rate, weight decay,
-#: and seed it need not: they do not change how it computes
+#: what a trainer has to be told, or to accept the value of. Of learning rate, weight decay, and
+#: seed it need not: they do not change how it computes
 _MUST_BE_TOLD = (
-    *("model", "sequence_length"),
+    *("family", "layers", "hidden_size", "ffn_hidden_size", "attention_heads", "kv_heads"),
+    *("vocabulary_size", "sequence_length", "steps"),
     *("micro_batch_size", "global_batch_size", "precision", "zero_stage"),
 )
+_NO_PLACEHOLDERS = ("backend", "warmup_steps", "measured_steps", "generated_tokens", "lora_rank")
 #: stands in a planned command for the platform's Python
 PYTHON = "{python}"
-#: placeholder → the axis that it tells, too
-_TELL = {"micro_batches": "global_batch_size", "layers": "model"}
+#: placeholder → what it tells, too
+_TELL: Mapping[str, Sequence[str]] = {
+    "micro_batches": ("global_batch_size",),
+    "model": _MUST_BE_TOLD[:8],
+}
 
 
 def placeholders(
@@ -54,7 +60,7 @@ def placeholders(
         "steps": steps + (training.trainer_steps == "hook"),
         "python": PYTHON,
     }
-    for name in ("backend", "trainer", "measured_steps"):
+    for name in (*_NO_PLACEHOLDERS, *(n for n in told if n.startswith("trainer"))):
         told.pop(name, None)
     return {name: value for name, value in told.items() if isinstance(value, (str, int, float))}
 
@@ -92,10 +98,16 @@ def refusal(
     file = f"config/trainers/{told.name}.yaml"
     known = placeholders(model, data, degrees, training)
     for wrong in sorted({*told.placeholders, *told.accepts} - known.keys() - _UNTOLD.keys()):
-        return f"{file}: no cell has {wrong!r}; it has {', '.join(sorted(known))}"
-    named = told.placeholders | {of for name, of in _TELL.items() if name in told.placeholders}
+        near = difflib.get_close_matches(wrong, [*known, *_UNTOLD], n=3, cutoff=0.4)
+        return f"{file}: no cell has {wrong!r}" + (
+            f"; did you mean {', '.join(near)}?" * bool(near)
+        )
+    told_by = told.placeholders | (told.accepts.keys() & {"model"})
+    named = told_by.union(*(of for name, of in _TELL.items() if name in told_by))
     for axis in dict.fromkeys((*_UNTOLD, *_MUST_BE_TOLD, *told.accepts)):
         value = known[axis] if axis in known else _of(axis, model, degrees, training)
+        if value is None:
+            continue
         if axis in told.accepts:
             own = tuple(told.accepts[axis])
         elif axis in named:
@@ -104,9 +116,13 @@ def refusal(
             own = (_UNTOLD[axis],) if axis in _UNTOLD else ()
         if value not in own:
             has = f"has {axis} {', '.join(map(str, own))}" if own else f"is not told {axis}"
+            if own == (None,):
+                has = f"has no {axis}"
+            tells = [axis, *(name for name, of in _TELL.items() if axis in of)]
+            words = " or ".join(f"{{{name}}}" for name in tells)
             return (
-                f"trainer {told.name} {has}, and the cell {value}: put {{{axis}}} into its "
-                f"command, or the values that it can have under accepts, in {file}"
+                f"trainer {told.name} {has}, and the cell asks for {value}: if the program can do "
+                f"it, put {words} into its command, or its values under accepts, in {file}"
             )
     return None
 

@@ -59,8 +59,6 @@ def _become(cell: Cell, paths: RunPaths) -> NoReturn:
         ),
         "TRIPTYCH_STEPS_SEEN": training.trainer_steps,
         "TRIPTYCH_STEPS_MOST": str(training.warmup_steps + training.measured_steps),
-        # A rank that does not say of which replica it is has its share of the batch.
-        "TRIPTYCH_TOKENS": str(tokens // cell.degrees.world_size),
         "TRIPTYCH_RANK": json.dumps(
             {
                 **{"started_unix_s": time.time(), "boot_id": boot_id()},
@@ -74,6 +72,9 @@ def _become(cell: Cell, paths: RunPaths) -> NoReturn:
         "MASTER_ADDR": launch.master_address,
         "MASTER_PORT": str(launch.master_port),
     }
+    if training.trainer_steps == "hook":
+        # Nobody tells them. A rank that does not say of which replica it is has its share.
+        environment["TRIPTYCH_TOKENS"] = str(tokens // cell.degrees.world_size)
     # The job keeps Python from searching the working directory and that of scripts.
     environment.pop("PYTHONSAFEPATH", None)
     paths.steps.mkdir(exist_ok=True)
