@@ -108,6 +108,8 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             shares = grown[list(_THROTTLE)] / grown["unix_time_s"]
             row["throttle_power_share"] = min(shares.iloc[0], 1)
             row["throttle_thermal_share"] = min(shares.iloc[1] + shares.iloc[2], 1)
+            if row["throttle_thermal_share"] > 0.1 / grown["unix_time_s"]:
+                row["throttle_power_share"] = row["power_capped_sampled"]
             for name in _TRAFFIC:
                 row[name] = grown[name] / grown["unix_time_s"] * (end - start)
             about = counter[
