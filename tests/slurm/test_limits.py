@@ -5,7 +5,6 @@ driver is a library that plays NVML, with a script for each node.
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import sys
 import time
@@ -183,10 +182,10 @@ def test_the_next_job_gives_back_what_a_killed_job_left(site):
     # As when Slurm has no patience left: all of it at once.
     for process in [*setters, *guards]:
         process.suspend()
+    # Slurm continues what stands before it ends a job, so a guard must not be left until then.
+    for process in [*guards, *setters]:
+        process.kill()
     site.cluster.run("scancel", "--full", "--signal=KILL", job)
-    for process in [*setters, *guards]:
-        if process.is_running():
-            os.kill(process.pid, 9)
     site.finish(job)
     assert site.in_force == [500_000, 500_000]
     assert restored(paths) == [False, False]

@@ -31,12 +31,15 @@ dist.destroy_process_group()
 CALLS = """import pathlib
 import sys
 import time
+import torch.distributed as dist
 import triptych_steps
 
+dist.init_process_group("gloo")
 pathlib.Path("said.txt").write_text(sys.argv[3])
 for number in range(int(sys.argv[1])):
     with triptych_steps.step(tokens=int(sys.argv[2])):
         time.sleep(0.05)
+        dist.barrier()  # a step is one on all ranks
 """
 #: what the programs above have by themselves
 HAVE = {
