@@ -24,10 +24,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def interpreters() -> list[str]:
     """This Python, and the oldest one that is supported, where it is installed."""
-    old = shutil.which("python3.9")
-    # Some sites have a stand-in of that name, which only says where to get it.
-    works = old and subprocess.run([old, "-V"], capture_output=True, check=False).returncode == 0
-    return [sys.executable, *([old] if old and works else [])]
+    # Some sites have a stand-in of that name, which only says where to get it: pyenv has.
+    of_pyenv = map(str, sorted(Path.home().glob(".pyenv/versions/3.9.*/bin/python3.9")))
+    for old in filter(None, (shutil.which("python3.9"), *of_pyenv)):
+        if subprocess.run([old, "-V"], capture_output=True, check=False).returncode == 0:
+            return [sys.executable, old]
+    return [sys.executable]
 
 
 @pytest.mark.parametrize("python", interpreters())

@@ -17,9 +17,12 @@ from typing import Any
 from workflow_lib.audit import Audit, DamagedError, Files, Row, read_file
 from workflow_lib.measure import record_steps
 from workflow_lib.measure.log_steps import buffering, other_tokens
-from workflow_lib.records.measured import is_at_work
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.telemetry_columns import LEAST_THROTTLED_SHARE, THROTTLES
+from workflow_lib.records.telemetry_columns import (
+    LEAST_THROTTLED_SHARE,
+    THROTTLES,
+    is_at_work,
+)
 from workflow_lib.words import counted
 
 #: rungs: how steps are seen

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 from workflow_lib.intervals.differences import Interval, in_blocks
 from workflow_lib.placement import text
-from workflow_lib.records.measured import is_at_work, read_run
+from workflow_lib.records.measured import read_run
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
+from workflow_lib.records.telemetry_columns import is_at_work
 from workflow_lib.words import counted
 
 #: a GPU is named where its temperature is surely so far above others'

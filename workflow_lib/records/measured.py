@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,6 @@ _NEEDED = (
     *("program", "started_unix_s", "rung", "simulated", "nodes"),
     *("values", "missing", "invalid", "gpus"),
 )
-
-#: a GPU is at work if kernels run for this percentage of the time or, where that is not told, if it
-#: draws this share of its power limit. One that heat slows draws little, and kernels run on it
-_BUSY_PERCENT, _LOADED_SHARE = 50.0, 0.4
-
-
-def is_at_work(gpu: Mapping[str, Any]) -> bool:
-    """Whether a GPU of a record is at work: an idle one chooses its clock, which tells nothing."""
-    busy_percent = gpu["utilisation_mean_percent"]
-    if busy_percent is not None:
-        return bool(busy_percent >= _BUSY_PERCENT)
-    power_w, limit_w = gpu["power_mean_w"], gpu["power_limit_w"]
-    return bool(power_w and limit_w and power_w >= _LOADED_SHARE * limit_w)
 
 
 def read_run(directory: Path) -> dict[str, Any]:

@@ -4,7 +4,9 @@ files and analysis know: a new reading is an entry here, its call in a source, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from workflow_lib.records import ranges
 from workflow_lib.records.columns import LATER, Column, SampledColumn, columns
@@ -202,6 +204,19 @@ THROTTLES = {
 }
 #: what is less of the time than this is shown as 0.0 %
 LEAST_THROTTLED_SHARE = 0.0005
+#: a GPU is at work if kernels run for this percentage of the time or, where that is not told, if it
+#: draws this share of its power limit. One that heat slows draws little, and kernels run on it
+_BUSY_PERCENT, _LOADED_SHARE = 50.0, 0.4
+
+
+def is_at_work(gpu: Mapping[str, Any]) -> bool:
+    """Whether a GPU of a record is at work: an idle one chooses its clock, which tells nothing."""
+    busy_percent = gpu["utilisation_mean_percent"]
+    if busy_percent is not None:
+        return bool(busy_percent >= _BUSY_PERCENT)
+    power_w, limit_w = gpu["power_mean_w"], gpu["power_limit_w"]
+    return bool(power_w and limit_w and power_w >= _LOADED_SHARE * limit_w)
+
 
 #: telemetry/<node>-power.csv: power as the driver itself samples it, collected in batches
 POWER_SAMPLES = (
