@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -106,17 +107,18 @@ def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
     del plain["format"]
     for part in plain.keys() - {"software"}:
         if isinstance(plain[part], dict):
-            for name in as_before(getattr(cell, part)):
+            record = getattr(cell, part)
+            for name in as_before(record) | _of_analysis(record.__class__):
                 del plain[part][name]
-    for field in fields(Training):
-        if field.axis.role == "analysis":
-            plain["training"].pop(field.name, None)
-    hardware = plain.pop("hardware")
-    for field in fields(Hardware):
-        if field.axis.role != "analysis" and field.name in hardware:
-            plain[f"hardware.{field.name}"] = hardware[field.name]
+    plain |= {f"hardware.{name}": value for name, value in plain.pop("hardware").items()}
     plain["data"] = {"name": cell.data.name, **data}
     return _digits(plain)
+
+
+@functools.cache
+def _of_analysis(record: type) -> frozenset[str]:
+    """The names of a record's fields that only the analysis uses."""
+    return frozenset(field.name for field in fields(record) if field.axis.role == "analysis")
 
 
 def _shallow(value: Any) -> Any:

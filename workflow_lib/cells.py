@@ -243,9 +243,9 @@ def _with_command(
             f"config/trainers/{name}.yaml: {unlisted[0]} is in the command and not under files, so "
             "that a change of it would be seen nowhere; add it there"
         )
+    told = trainer.model_dump(mode="json", exclude={"description", "differs"})
     try:
         files = foreign.digits_of(trainer.files)
-        told = trainer.model_dump(mode="json", exclude={"description", "differs"})
     except OSError as error:
         raise ConfigError(
             f"config/trainers/{name}.yaml: files: {error.filename}: {error.strerror}; name files "

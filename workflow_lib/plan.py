@@ -51,16 +51,16 @@ def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
 
 def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
     cell, cost = planned.cell, planned.estimate
+    memory = cost.memory if cost else None
+    gpu_bytes = cell.hardware.gpu_memory_bytes
     return {
         **identity(cell),
         "sweeps": ",".join(sweeps),
         "repeats": planned.repeats,
         "profiled_steps": planned.profiled_steps,
-        "memory_allocated_per_gpu_bytes": cost.memory.allocated if cost and cost.memory else None,
-        "memory_per_gpu_bytes": cost.memory.total if cost and cost.memory else None,
-        "memory_used_per_gpu_bytes": cost.memory.used(cell.hardware.gpu_memory_bytes)
-        if cost and cost.memory
-        else None,
+        "memory_allocated_per_gpu_bytes": memory.allocated if memory else None,
+        "memory_per_gpu_bytes": memory.total if memory else None,
+        "memory_used_per_gpu_bytes": memory.used(gpu_bytes) if memory else None,
         "planned_bubble_share": cost.bubble_share if cost else None,
         "step_time_s": cost.step_time_s if cost else None,
         **_interval(cost.step_time if cost else None),
@@ -68,9 +68,7 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         if cost and planned.feasible
         else None,
         "time_limit_min": cost.time_limit_min if cost else None,
-        "fits": cost.memory.fits(cell.hardware.gpu_memory_bytes)
-        if cost and cost.memory and cell.hardware.gpu_memory_bytes is not None
-        else None,
+        "fits": memory.fits(gpu_bytes) if memory and gpu_bytes is not None else None,
         "feasible": planned.feasible,
         "reason": planned.reason,
         **_predicted(planned.prediction),

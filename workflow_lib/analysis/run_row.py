@@ -222,12 +222,12 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
         # given back some of what the driver had counted.
         used, not_judged = reserved, Reason("memory_lower_bound")
         error = None
-    elif used[0] is None or cell.training.trainer != NATIVE:
+    elif not used[0] or cell.training.trainer != NATIVE:
         error = None
     else:
         expected = memory.estimate(cell.model, cell.degrees, cell.training)
         expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
-        error = expected_bytes / used[0] - 1 if used[0] else None
+        error = expected_bytes / used[0] - 1
     return {
         "memory_reserved_peak_bytes": reserved,
         "memory_used_peak_bytes": used,

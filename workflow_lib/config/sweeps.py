@@ -11,7 +11,14 @@ from workflow_lib.config.fields import PositiveFloat, Strict, Text
 from workflow_lib.config.protocol import CoolDown, Protocol
 from workflow_lib.records import axes, bounds
 from workflow_lib.records.degrees import Schedule
-from workflow_lib.records.training import Precision, Recomputation, Routing, Training, Workload
+from workflow_lib.records.training import (
+    NATIVE,
+    Precision,
+    Recomputation,
+    Routing,
+    Training,
+    Workload,
+)
 
 Scalar = TypeVar("Scalar")
 Axis: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]
@@ -96,7 +103,7 @@ class TrainingAxes(Strict):
 #: not here must be given
 OPTION_DEFAULTS: Mapping[str, Any] = {
     "backend": "auto",
-    "trainer": "native",
+    "trainer": NATIVE,
     "workload": "pretrain",
     "sequence_parallel": True,
     "compile": False,

@@ -233,10 +233,10 @@ def _trained(evidence: Evidence) -> tuple[Outcome, str]:
         return _traced(paths)
     reason = coverage.invalid_reason(paths, cell)
     if reason is None:
-        told = cell.training
-        assumed = told.trainer != NATIVE and told.trainer_steps == "hook"
-        unchecked = "; its tokens are those that the cell asks for, which nothing checked" * assumed
-        return Outcome.COMPLETED, f"trained to the end, with telemetry throughout{unchecked}"
+        cause = "trained to the end, with telemetry throughout"
+        if cell.training.trainer != NATIVE and cell.training.trainer_steps == "hook":
+            cause += "; its tokens are those that the cell asks for, which nothing checked"
+        return Outcome.COMPLETED, cause
     return Outcome.TELEMETRY_INVALID, reason + _end_of_samplers(evidence)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
@@ -10,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workflow_lib.records import axes
 from workflow_lib.records.bounds import FACTORS
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
@@ -47,13 +47,11 @@ def placeholders(
     """Name → value, of all that a command may be told; PYTHON is filled in by the job."""
     steps = training.warmup_steps + training.measured_steps
     told = {
-        **_plain(model, axes.fields(Model)),
-        **_plain(degrees, axes.fields(Degrees)),
-        **{name: getattr(degrees, name) for name in FACTORS},
-        **_plain(training, axes.fields(Training)),
+        **_fields(model),
+        **_fields(degrees),
+        **_fields(training),
         "model": model.name,
         "data": data,
-        "layers": model.layers,
         "ranks": degrees.world_size,
         "micro_batches": training.micro_batches(degrees.dp),
         "tokens_per_step": training.global_batch_size * model.sequence_length,
@@ -65,8 +63,8 @@ def placeholders(
     return {name: value for name, value in told.items() if isinstance(value, (str, int, float))}
 
 
-def _plain(record: Any, fields: Sequence[axes.Field]) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields}
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
 def words_of(command: Sequence[str], told: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,11 +95,11 @@ def refusal(
     none that the trainer has by itself. None if it can."""
     file = f"config/trainers/{told.name}.yaml"
     known = placeholders(model, data, degrees, training)
-    for wrong in sorted({*told.placeholders, *told.accepts} - known.keys() - _UNTOLD.keys()):
-        near = difflib.get_close_matches(wrong, [*known, *_UNTOLD], n=3, cutoff=0.4)
-        return f"{file}: no cell has {wrong!r}" + (
-            f"; did you mean {', '.join(near)}?" * bool(near)
-        )
+    names = known.keys() | _UNTOLD.keys()
+    if wrong := sorted({*told.placeholders, *told.accepts} - names):
+        near = difflib.get_close_matches(wrong[0], sorted(names), n=3, cutoff=0.4)
+        advice = f"; did you mean {', '.join(near)}?" if near else ""
+        return f"{file}: no cell has {wrong[0]!r}{advice}"
     told_by = told.placeholders | (told.accepts.keys() & {"model"})
     named = told_by.union(*(of for name, of in _TELL.items() if name in told_by))
     for axis in dict.fromkeys((*_UNTOLD, *_MUST_BE_TOLD, *told.accepts)):

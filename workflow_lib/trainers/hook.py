@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from workflow_lib.records.whole_files import whole_file
+
 FILES = ("sitecustomize.py", "triptych_steps.py")
 
 
@@ -21,9 +23,8 @@ def environment(
     of a program that writes its steps to ``steps``. ``search`` is its own PYTHONPATH. Raises
     OSError."""
     for name in FILES:
-        draft = directory / f"{name}.{os.getpid()}"
-        draft.write_bytes(packaged(name))
-        draft.replace(directory / name)
+        with whole_file(directory / name) as draft:
+            draft.write_bytes(packaged(name))
     return {
         "PYTHONPATH": f"{directory}{os.pathsep}{search}" if search else str(directory),
         "TRIPTYCH_STEPS": str(steps),
