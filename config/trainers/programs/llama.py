@@ -42,20 +42,25 @@ def options_of_a_cell(description: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def model_of(options: argparse.Namespace) -> Any:
-    """The model, with random weights."""
-    torch.manual_seed(options.seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=options.hidden,
-            intermediate_size=options.feed_forward,
-            num_hidden_layers=options.layers,
-            num_attention_heads=options.heads,
-            num_key_value_heads=options.kv_heads,
-            max_position_embeddings=options.sequence,
-            vocab_size=options.vocabulary,
-        )
+def random_llama(like: Any, kv_heads: int, attention: str = "sdpa") -> Any:
+    """A Llama with random weights and the dimensions of ``like``."""
+    config = LlamaConfig(
+        hidden_size=like.hidden,
+        intermediate_size=like.feed_forward,
+        num_hidden_layers=like.layers,
+        num_attention_heads=like.heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=like.sequence,
+        vocab_size=like.vocabulary,
+        attn_implementation=attention,
     )
+    return LlamaForCausalLM(config)
+
+
+def model_of(options: argparse.Namespace) -> Any:
+    """The cell's model."""
+    torch.manual_seed(options.seed)
+    model = random_llama(options, options.kv_heads)
     if options.recomputation == "full":
         model.gradient_checkpointing_enable()
     return model

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+#: programs of sweeps have the same model and tokens
+sys.path.append(str(Path(__file__).resolve().parents[3] / "config/trainers/programs"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 ON_GPU = torch.cuda.is_available()
@@ -46,43 +49,26 @@ SIZES = {
 }
 
 
-class Samples(Dataset[dict[str, Tensor]]):
+def samples(size: Size) -> Dataset[dict[str, Tensor]]:
     """Random sequences, the same ones in each process."""
+    from llama import RandomTokens
 
-    def __init__(self, size: Size) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def __getitem__(self, number: int) -> dict[str, Tensor]:
-        random = torch.Generator().manual_seed(number)
-        ids = torch.randint(self._size.vocabulary, (self._size.sequence,), generator=random)
-        return {"input_ids": ids, "labels": ids}
+    found: Dataset[dict[str, Tensor]] = RandomTokens(size.vocabulary, size.sequence)
+    return found
 
 
 def llama(size: Size) -> torch.nn.Module:
     """A Llama of transformers."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from llama import random_llama
 
-    config = LlamaConfig(
-        hidden_size=size.hidden,
-        intermediate_size=size.feed_forward,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.heads,
-        max_position_embeddings=size.sequence,
-        vocab_size=size.vocabulary,
-        attn_implementation=size.attention,
-    )
-    model: torch.nn.Module = LlamaForCausalLM(config)
+    model: torch.nn.Module = random_llama(size, size.heads, size.attention)
     return model
 
 
 def batches(size: Size) -> Iterator[dict[str, Tensor]]:
     """Batches of this rank, where they are needed."""
     device = torch.device("cuda" if ON_GPU else "cpu")
-    for batch in DataLoader(Samples(size), batch_size=size.batch):
+    for batch in DataLoader(samples(size), batch_size=size.batch):
         yield {name: values.to(device) for name, values in batch.items()}
 
 
@@ -111,7 +97,7 @@ def transformers(options: argparse.Namespace, size: Size) -> None:
     callbacks = []
     if options.calls:
         callbacks.append(calls().transformers_callback(tokens=size.batch * size.sequence))
-    Trainer(llama(size), arguments, train_dataset=Samples(size), callbacks=callbacks).train()
+    Trainer(llama(size), arguments, train_dataset=samples(size), callbacks=callbacks).train()
 
 
 def lightning(options: argparse.Namespace, size: Size) -> None:
@@ -150,7 +136,7 @@ def lightning(options: argparse.Namespace, size: Size) -> None:
         log_every_n_steps=1,
         enable_checkpointing=False,
         enable_progress_bar=False,
-    ).fit(Model(), DataLoader(Samples(size), batch_size=size.batch))
+    ).fit(Model(), DataLoader(samples(size), batch_size=size.batch))
 
 
 def decoder_layers(model: Any) -> Any:

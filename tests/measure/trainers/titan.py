@@ -8,14 +8,10 @@ Options are torchtitan's; --calls adds the calls of `triptych_steps`.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import sys
-from collections.abc import Iterator
-from types import ModuleType
+from pathlib import Path
 from typing import Any
-
-import torch
 
 #: torchtitan reads options when it is imported
 CALLS = "--calls" in sys.argv
@@ -25,30 +21,12 @@ SIZES = {"large": (2048, 16, 16), "medium": (1024, 8, 8), "quiet": (1024, 8, 16)
 VOCABULARY = 32_000
 
 
-class Tokens:
-    """Random sequences, in place of a loader of text."""
-
-    def __init__(self, batch: int, sequence: int) -> None:
-        self._shape = (batch, sequence + 1)
-
-    def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        while True:
-            ids = torch.randint(VOCABULARY, self._shape)
-            yield {"input": ids[:, :-1]}, ids[:, 1:]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, _: dict[str, Any]) -> None: ...
-
-
 def main() -> None:
     """Train as the command line says."""
-    if importlib.util.find_spec("datasets") is None:  # it reads text, of which there is none
-        for name in ("datasets", "datasets.distributed"):
-            sys.modules[name] = ModuleType(name)
-        vars(sys.modules["datasets"]).update(Dataset=None, load_dataset=None)
-        vars(sys.modules["datasets.distributed"]).update(split_dataset_by_node=None)
+    sys.path.append(str(Path(__file__).resolve().parents[3] / "config/trainers/programs"))
+    from train_torchtitan import RandomTokens, without_datasets
+
+    without_datasets()
     from torchtitan.models import llama3
     from torchtitan.protocols.train_spec import register_train_spec
     from torchtitan.train import Trainer
@@ -56,7 +34,7 @@ def main() -> None:
 
     def loader(*_: Any, job_config: Any, **__: Any) -> Any:
         training = job_config.training
-        return Tokens(training.local_batch_size, training.seq_len)
+        return RandomTokens(VOCABULARY, training.local_batch_size, training.seq_len)
 
     sizes = {
         name: llama3.TransformerModelArgs(
