@@ -8,9 +8,9 @@ import json
 import subprocess
 import sys
 import zipfile
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.measure.runs import environment, wait_for
@@ -70,14 +70,9 @@ def test_jobs_side_by_side_have_the_joules_of_their_own_gpus(job: str) -> None:
     with zipfile.ZipFile(archive) as opened:
         uuid = f"GPU-{opened.read(f'job-{job}.out').decode().split(chr(39))[1]}"  # as torch saw it
         rows = list(csv.DictReader(io.StringIO(opened.read("recorder.csv").decode())))
-    seen = [
-        ((float(row["before_unix_s"]) + float(row["after_unix_s"])) / 2, float(row["energy_mj"]))
-        for row in rows
-        if row["gpu_uuid"] == uuid
-    ]
-    start_j, end_j = (
-        next(a + (b - a) * (at - s) / (e - s) for (s, a), (e, b) in pairwise(seen) if s <= at < e)
-        / 1e3
-        for at in audited.window
-    )
+    own = [row for row in rows if row["gpu_uuid"] == uuid]
+    at = [(float(row["before_unix_s"]) + float(row["after_unix_s"])) / 2 for row in own]
+    assert at[0] <= audited.window[0] < audited.window[1] < at[-1]
+    counter_j = [float(row["energy_mj"]) / 1e3 for row in own]
+    start_j, end_j = np.interp(audited.window, at, counter_j)
     assert audited.values["energy_j"] == pytest.approx(end_j - start_j, rel=3e-4)
