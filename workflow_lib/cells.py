@@ -225,10 +225,9 @@ def _plan(
     if reason is None:
         cost = estimate(cell, platform)
         reason = does_not_fit(cell, platform, cost)
-        # No other trainer leaves a profile.
-        profiled_steps = spec.protocol.profiled_steps if trainer is None else 0
-        return PlannedCell(cell, spec.repeats, cost, reason, profiled_steps)
-    return PlannedCell(cell, spec.repeats, None, reason, spec.protocol.profiled_steps)
+    else:
+        cost = None
+    return PlannedCell(cell, spec.repeats, cost, reason, spec.protocol.profiled_steps)
 
 
 def _with_command(

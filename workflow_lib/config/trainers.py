@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from workflow_lib.config.fields import PathText, Strict, Text
 
@@ -28,6 +28,13 @@ Word = Annotated[Text, AfterValidator(_plain_placeholders)]
 Value = str | int | float | bool
 
 
+Accepted = Mapping[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]]
+
+
+def _one_or_more(given: Any) -> Any:
+    return [given] if isinstance(given, Mapping) else given
+
+
 class TrainerSpec(Strict):
     """``config/trainers/<name>.yaml``: a program that trains, and what it can be told."""
 
@@ -40,9 +47,10 @@ class TrainerSpec(Strict):
     """How steps are seen: by torch's optimizer hook, without a change of the program, or by its
     calls of triptych_steps. The hook cannot see when the first step begins, so that {steps} is one
     more with it."""
-    accepts: Mapping[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]] = {}
+    accepts: Annotated[tuple[Accepted, ...], BeforeValidator(_one_or_more), Field(strict=False)] = ()
     """Axis → the values that the program can have, as `precision: [bf16]`. Of an axis that is
-    neither here nor in the command it has the usual value. A cell with another value is refused."""
+    neither here nor in the command it has the usual value. A cell with another value is refused.
+    A list of such mappings accepts what one of them does."""
     files: tuple[PathText, ...] = Field(default=(), strict=False)
     """Files of the program, from the repository's directory. If one changes, cells are others."""
     differs: Text = "not told"

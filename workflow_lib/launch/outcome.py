@@ -19,6 +19,7 @@ from workflow_lib.launch.log_errors import first_error
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
 from workflow_lib.records.cell import Cell
+from workflow_lib.records.contract import RankRecord
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord, JobState, Outcome, OutcomeRecord, StopRecord
 from workflow_lib.records.paths import RunPaths
@@ -164,12 +165,14 @@ def _told_amiss(paths: RunPaths) -> str:
     """What another program that ended without an error did not tell of its steps; "" if nothing."""
     cell = read_record(paths.cell, Cell)
     training = cell.training
-    if training.trainer == NATIVE:
+    if training.trainer == NATIVE or results.is_profiled(paths.directory):
         return ""
     ended = f"trainer {training.trainer} ended with exit code 0, but"
     steps = training.warmup_steps + training.measured_steps
     tokens: Counter[str] = Counter()
     for rank in range(cell.degrees.world_size):
+        if unlike := _other_degrees(paths, cell, rank):
+            return f"trainer {training.trainer} says that {unlike}"
         path = paths.rank_steps(rank)
         rows = list(csv.DictReader(path.open(encoding="ascii"))) if path.exists() else []
         if len(rows) < steps and training.trainer_steps == "hook":
@@ -194,6 +197,17 @@ def _told_amiss(paths: RunPaths) -> str:
                 f"{ended} its ranks together tell {told} tokens in step {step}, and the batch has "
                 f"{batch}; each rank tells its own"
             )
+    return ""
+
+
+def _other_degrees(paths: RunPaths, cell: Cell, rank: int) -> str:
+    """The first degree that a rank tells, and that is not its cell's; "" if there is none."""
+    if not paths.rank(rank).exists():
+        return ""
+    for name, degree in (read_record(paths.rank(rank), RankRecord).degrees or {}).items():
+        asked = getattr(cell.degrees, name, None)
+        if degree != asked:
+            return f"it trains with {name} {degree}, and the cell asks for {asked}"
     return ""
 
 

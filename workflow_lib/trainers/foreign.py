@@ -32,8 +32,8 @@ _MUST_BE_TOLD = (
     *("micro_batch_size", "global_batch_size", "precision", "zero_stage"),
 )
 _NO_PLACEHOLDERS = ("backend", "warmup_steps", "measured_steps", "generated_tokens", "lora_rank")
-#: stands in a planned command for the platform's Python
-PYTHON = "{python}"
+#: stand in a planned command for the platform's Python, and for the run's number of steps
+PYTHON, STEPS = "{python}", "{steps}"
 #: placeholder → what it tells, too
 _TELL: Mapping[str, Sequence[str]] = {
     "micro_batches": ("global_batch_size",),
@@ -44,8 +44,7 @@ _TELL: Mapping[str, Sequence[str]] = {
 def placeholders(
     model: Model, data: str, degrees: Degrees, training: Training
 ) -> dict[str, str | int | float | bool]:
-    """Name → value, of all that a command may be told; PYTHON is filled in by the job."""
-    steps = training.warmup_steps + training.measured_steps
+    """Name → value, of all that a command may be told."""
     told = {
         **_fields(model),
         **_fields(degrees),
@@ -55,7 +54,7 @@ def placeholders(
         "ranks": degrees.world_size,
         "micro_batches": training.micro_batches(degrees.dp),
         "tokens_per_step": training.global_batch_size * model.sequence_length,
-        "steps": steps + (training.trainer_steps == "hook"),
+        "steps": steps_of_a_run(training),
         "python": PYTHON,
     }
     for name in (*_NO_PLACEHOLDERS, *(n for n in told if n.startswith("trainer"))):
@@ -67,10 +66,17 @@ def _fields(record: Any) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
+def steps_of_a_run(training: Training, profiled_steps: int = 0) -> int:
+    """How many steps a run's program has to train."""
+    counted = training.warmup_steps + (profiled_steps or training.measured_steps)
+    return counted + (training.trainer_steps == "hook")
+
+
 def words_of(command: Sequence[str], told: Mapping[str, Any]) -> tuple[str, ...]:
-    """The command with its placeholders filled in, booleans as true and false. Raises KeyError for
-    a placeholder that no cell has."""
+    """The command with its placeholders filled in, booleans as true and false; the job fills in
+    PYTHON and STEPS. Raises KeyError for a placeholder that no cell has."""
     shown = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in told.items()}
+    shown["steps"] = STEPS
     return tuple(word.format_map(shown) for word in command)
 
 
@@ -79,7 +85,8 @@ class Told(NamedTuple):
 
     name: str
     command: Sequence[str]
-    accepts: Mapping[str, Sequence[Any]]
+    #: a cell needs one of them to have its values
+    accepts: Sequence[Mapping[str, Sequence[Any]]]
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -96,18 +103,30 @@ def refusal(
     file = f"config/trainers/{told.name}.yaml"
     known = placeholders(model, data, degrees, training)
     names = known.keys() | _UNTOLD.keys()
-    if wrong := sorted({*told.placeholders, *told.accepts} - names):
+    if wrong := sorted({*told.placeholders, *(name for one in told.accepts for name in one)} - names):
         near = difflib.get_close_matches(wrong[0], sorted(names), n=3, cutoff=0.4)
         advice = f"; did you mean {', '.join(near)}?" if near else ""
         return f"{file}: no cell has {wrong[0]!r}{advice}"
-    told_by = told.placeholders | (told.accepts.keys() & {"model"})
+    records = (model, degrees, training)
+    whys = [_unlike(told, accepts, known, records) for accepts in told.accepts or [{}]]
+    if None in whys:
+        return None
+    others = f", as one of {len(whys)} sets of them" if len(whys) > 1 else ""
+    return f"{whys[0]}, or its values under accepts{others}, in {file}"
+
+
+def _unlike(
+    told: Told, accepts: Mapping[str, Sequence[Any]], known: Mapping[str, Any], records: Any
+) -> str | None:
+    """What a cell asks for that a trainer does not have, as the begin of a sentence."""
+    told_by = told.placeholders | (accepts.keys() & {"model"})
     named = told_by.union(*(of for name, of in _TELL.items() if name in told_by))
-    for axis in dict.fromkeys((*_UNTOLD, *_MUST_BE_TOLD, *told.accepts)):
-        value = known[axis] if axis in known else _of(axis, model, degrees, training)
-        if value is None:
+    for axis in dict.fromkeys((*_UNTOLD, *_MUST_BE_TOLD, *accepts)):
+        value = known[axis] if axis in known else _of(axis, *records)
+        if value is None or (axis == "zero_stage" and records[1].copies == 1):
             continue
-        if axis in told.accepts:
-            own = tuple(told.accepts[axis])
+        if axis in accepts:
+            own = tuple(accepts[axis])
         elif axis in named:
             continue
         else:
@@ -120,7 +139,7 @@ def refusal(
             words = " or ".join(f"{{{name}}}" for name in tells)
             return (
                 f"trainer {told.name} {has}, and the cell asks for {value}: if the program can do "
-                f"it, put {words} into its command, or its values under accepts, in {file}"
+                f"it, put {words} into its command"
             )
     return None
 

@@ -1,6 +1,6 @@
 """One rank of a cell that another program trains.
 
-    python -m workflow_lib.trainers.foreign_rank CELL_JSON
+    python -m workflow_lib.trainers.foreign_rank CELL_JSON [--profile STEPS]
 
 becomes the trainer's command, with the variables of torchrun. ``triptych_steps`` in it, or its
 hook, then leaves the files of the contract.
@@ -8,6 +8,7 @@ hook, then leaves the files of the contract.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -21,32 +22,39 @@ from workflow_lib.records.files import read_record
 from workflow_lib.records.paths import RunPaths, boot_id, code_sha256, job_id
 from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import private_directory
-from workflow_lib.trainers import hook
-from workflow_lib.trainers.foreign import PYTHON, digits_of
+from workflow_lib.trainers import foreign, hook
 from workflow_lib.trainers.native import launch as launching
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Become one rank's command. Returns the exit code if it cannot be started."""
-    (path,) = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="workflow_lib.trainers.foreign_rank")
+    parser.add_argument("cell", type=Path)
+    parser.add_argument("--profile", type=int, default=0)
+    options = parser.parse_args(arguments)
+    paths = RunPaths(options.cell.resolve().parent)
     try:
-        _become(read_record(Path(path), Cell), RunPaths(Path(path).resolve().parent))
+        _become(read_record(options.cell, Cell), paths, options.profile)
     except (RecordError, ValueError, OSError) as error:
         print(f"training: {error}", file=sys.stderr)
         return 1
 
 
-def _become(cell: Cell, paths: RunPaths) -> NoReturn:
+def _become(cell: Cell, paths: RunPaths, profiled_steps: int) -> NoReturn:
     training, launch = cell.training, launching.detect()
     launching.check(launch, cell.degrees)
     planned = training.trainer_files
-    now = digits_of([file.rpartition("=")[0] for file in planned])
+    now = foreign.digits_of([file.rpartition("=")[0] for file in planned])
     if changed := [file for file in planned if file not in now]:
         raise ValueError(
             f"{changed[0].rpartition('=')[0]} is not as it was when the cell was planned; run the "
             "sweep again, which plans new cells"
         )
-    words = [word.replace(PYTHON, sys.executable) for word in training.trainer_command]
+    steps = foreign.steps_of_a_run(training, profiled_steps)
+    words = [
+        word.replace(foreign.PYTHON, sys.executable).replace(foreign.STEPS, str(steps))
+        for word in training.trainer_command
+    ]
     tokens = training.global_batch_size * cell.model.sequence_length
     search = os.environ.get("PYTHONPATH", "")
     environment = {
@@ -58,7 +66,7 @@ def _become(cell: Cell, paths: RunPaths) -> NoReturn:
             search,
         ),
         "TRIPTYCH_STEPS_SEEN": training.trainer_steps,
-        "TRIPTYCH_STEPS_MOST": str(training.warmup_steps + training.measured_steps),
+        "TRIPTYCH_STEPS_MOST": str(steps - (training.trainer_steps == "hook")),
         "TRIPTYCH_RANK": json.dumps(
             {
                 **{"started_unix_s": time.time(), "boot_id": boot_id()},
@@ -72,6 +80,9 @@ def _become(cell: Cell, paths: RunPaths) -> NoReturn:
         "MASTER_ADDR": launch.master_address,
         "MASTER_PORT": str(launch.master_port),
     }
+    if profiled_steps:
+        environment[hook.TRACE] = str(paths.trace(launch.rank))
+        environment[hook.PROFILED_STEPS] = str(profiled_steps)
     if training.trainer_steps == "hook":
         # Nobody tells them. A rank that does not say of which replica it is has its share.
         environment["TRIPTYCH_TOKENS"] = str(tokens // cell.degrees.world_size)

@@ -9,6 +9,8 @@ from pathlib import Path
 from workflow_lib.records.whole_files import whole_file
 
 FILES = ("sitecustomize.py", "triptych_steps.py")
+#: a profiled run's variables: where the rank's trace is written, and how many steps it has
+TRACE, PROFILED_STEPS = "TRIPTYCH_TRACE", "TRIPTYCH_PROFILED_STEPS"
 
 
 def packaged(name: str) -> bytes:

@@ -35,7 +35,11 @@ _MOST_STEPS = int(os.environ.get("TRIPTYCH_STEPS_MOST", "0"))
 _TOKENS = os.environ.get("TRIPTYCH_TOKENS")
 _COLUMNS = ("step", "phase", "started_unix_s", "ended_unix_s", "tokens", "loss", "skipped", "parts")
 if _MOST_STEPS:
-    _COLUMNS = ("step", "phase", "started_unix_s", "ended_unix_s", "loss", "tokens")
+    _COLUMNS = (
+        *("step", "phase", "started_unix_s", "ended_unix_s", "loss", "tokens"),
+        *("memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes"),
+        *("memory_used_bytes", "allocator_retries", "allocator_frees"),
+    )
 #: what the job tells of the rank
 _RANK = json.loads(os.environ.get("TRIPTYCH_RANK") or "{}")
 _IMPORTED_UNIX_S = time.time()
@@ -73,6 +77,8 @@ class Recorder:
         #: and before it was first seen to be over
         self._least, self._most = -float("inf"), float("inf")
         self._first_unix_s = None
+        #: tells memory and makes a profile, in a cell of a sweep
+        self._observed = None
 
     def mark(self):
         """A moment, once the GPU has done what was asked of it so far."""
@@ -90,7 +96,14 @@ class Recorder:
     def add(self, started, ended, tokens=None, loss=None, skipped=False, parts=()):
         """Write a step between two marks, once the GPU has done it. ``parts`` are pairs of a name
         and the mark of its end."""
-        self._steps.append((started, ended, tokens, loss, skipped, parts))
+        seen = {}
+        if self._observed is not None:
+            try:
+                seen = self._observed.stepped()
+            except Exception as error:  # the program must not notice
+                self._observed = None
+                print(f"triptych: memory is not seen any more: {error}", file=sys.stderr)
+        self._steps.append((started, ended, tokens, loss, skipped, parts, seen))
         self._write()
 
     def look(self):
@@ -150,14 +163,28 @@ class Recorder:
             uuid = str(getattr(properties, "uuid", "") or "")
             record["gpu_uuid"] = f"GPU-{uuid}" if uuid and not uuid.startswith("GPU-") else uuid
             record["device_name"] = properties.name
+        if _MOST_STEPS:
+            self._observe(record)
+        record["degrees"] = _degrees or None
         with open(f"{path}.json", "w", encoding="utf-8") as stream:
-            json.dump(record, stream)
+            json.dump({name: value for name, value in record.items() if value is not None}, stream)
         atexit.register(self._finish)
+
+    def _observe(self, record):
+        try:
+            from workflow_lib.trainers.observed import Observed
+
+            observed = Observed(_WARMUP_STEPS)
+            record["allocator"] = observed.allocator
+            observed.begin()
+            self._observed = observed
+        except Exception as error:  # of another Python than the job's, for one
+            print(f"triptych: memory and profile are not seen: {error}", file=sys.stderr)
 
     def _write(self):
         """Write the steps that are over."""
         while self._steps and self._first_unix_s is not None:
-            started, ended, tokens, loss, skipped, parts = self._steps[0]
+            started, ended, tokens, loss, skipped, parts, seen = self._steps[0]
             if ended.seconds is None:
                 return
             self._steps.popleft()
@@ -175,8 +202,9 @@ class Recorder:
                 "loss": loss,
                 "skipped": int(skipped),
                 "parts": ";".join(ends),
+                **seen,
             }
-            known = (row[name] for name in _COLUMNS)
+            known = (row.get(name) for name in _COLUMNS)
             self._rows.writerow(["" if value is None else value for value in known])
             self._file.flush()
             self._number += 1
@@ -230,6 +258,14 @@ class _Step(_NoStep):
 
 
 _recorder = Recorder("rank")
+#: dimension → its degree
+_degrees = {}
+
+
+def layout(**degrees):
+    """The degrees that the program trains with, as ``layout(tp=2, dp=4)``, told before its first
+    step. A sweep compares them with those that its cell asks for."""
+    _degrees.update(degrees)
 
 
 def step(tokens=None):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -58,9 +60,11 @@ def random_llama(like: Any, kv_heads: int, attention: str = "sdpa") -> Any:
 
 
 def model_of(options: argparse.Namespace) -> Any:
-    """The cell's model."""
+    """The cell's model, on this rank's GPU if there is one: drawing weights there takes no time."""
     torch.manual_seed(options.seed)
-    model = random_llama(options, options.kv_heads)
+    on_gpu = torch.cuda.is_available()
+    with torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else nullcontext():
+        model = random_llama(options, options.kv_heads)
     if options.recomputation == "full":
         model.gradient_checkpointing_enable()
     return model

@@ -51,13 +51,29 @@ def main() -> None:
     for name in DIMENSIONS:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--rope", type=float, required=True)
+    for name in ("micro-batch", "micro-batches", "dp", "pp"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--precision", choices=("bf16", "fp8"), required=True)
     parser.add_argument("--compiled", choices=("true", "false"), required=True)
     parser.add_argument("--recomputation", choices=("none", "full"), required=True)
     own, rest = parser.parse_known_args()
     rest.append(f"--training.seq_len={own.sequence}")
     rest.append(f"--activation_checkpoint.mode={own.recomputation}")
+    rest.append(f"--parallelism.pipeline_parallel_degree={own.pp}")
+    # A pipeline splits what it gets at once into its micro-batches.
+    at_once = own.micro_batch * (own.micro_batches if own.pp > 1 else 1)
+    rest.append(f"--training.local_batch_size={at_once}")
+    rest.append(f"--parallelism.pipeline_parallel_microbatch_size={own.micro_batch}")
+    if own.dp == 1 < int(os.environ["WORLD_SIZE"]):
+        # Without FSDP it has no mixed precision.
+        rest.append("--training.dtype=bfloat16")
     if own.compiled == "true":
         rest.append("--compile.enable")
+    if own.precision == "fp8":
+        # As ours: matrices of the layers, not the head.
+        rest.append("--model.converters=quantize.linear.float8")
+        rest.append("--quantize.linear.float8.recipe_name=rowwise")
+        rest.append("--quantize.linear.float8.filter_fqns=output")
     sys.argv[1:] = ["--model.name=cell", "--model.flavor=cell", *rest]
     without_datasets()
     from torchtitan.models import llama3

@@ -40,6 +40,18 @@ class Memory:
     retries: int | None = None
     frees: int | None = None
 
+    @property
+    def row(self) -> Mapping[str, int | None]:
+        """Its columns of ``steps/rank<n>.csv``."""
+        return {
+            "memory_allocated_bytes": self.allocated,
+            "memory_peak_bytes": self.peak,
+            "memory_reserved_bytes": self.reserved,
+            "memory_used_bytes": self.used,
+            "allocator_retries": self.retries,
+            "allocator_frees": self.frees,
+        }
+
 
 @dataclass(frozen=True)
 class Device:
@@ -67,24 +79,36 @@ class Device:
 
     def memory(self) -> Memory:
         """The memory of this rank's device."""
-        if on_gpu(self.torch):
-            free, total = torch.cuda.mem_get_info(self.torch)
-            stats = torch.cuda.memory_stats(self.torch)
-            reserved = stats["reserved_bytes.all.peak"]
-            # If the GPU is full, the allocator frees blocks, so that the driver counts less at a
-            # step's end.
-            given_back = reserved - stats["reserved_bytes.all.current"]
-            return Memory(
-                stats["allocated_bytes.all.current"],
-                stats["allocated_bytes.all.peak"],
-                reserved,
-                total - free + given_back,
-                *allocator_shortages(stats),
-            )
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        now = pages * resource.getpagesize()
-        # Linux counts ru_maxrss in KiB, and updates it a little late.
-        return Memory(now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+        return memory_of(self.torch)
+
+
+def memory_of(device: torch.device) -> Memory:
+    """The memory of a rank that computes on this device."""
+    if on_gpu(device):
+        free, total = torch.cuda.mem_get_info(device)
+        stats = torch.cuda.memory_stats(device)
+        reserved = stats["reserved_bytes.all.peak"]
+        # If the GPU is full, the allocator frees blocks, so that the driver counts less at a
+        # step's end.
+        given_back = reserved - stats["reserved_bytes.all.current"]
+        return Memory(
+            stats["allocated_bytes.all.current"],
+            stats["allocated_bytes.all.peak"],
+            reserved,
+            total - free + given_back,
+            *allocator_shortages(stats),
+        )
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    now = pages * resource.getpagesize()
+    # Linux counts ru_maxrss in KiB, and updates it a little late.
+    return Memory(now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+
+
+def current_device() -> torch.device:
+    """The device that a program of others computes on in this process."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def choose(

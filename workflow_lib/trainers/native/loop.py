@@ -5,31 +5,25 @@ from __future__ import annotations
 import contextlib
 import csv
 import gc
-import gzip
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
-
-import torch
-from torch.profiler import ProfilerActivity, profile, schedule
 
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.contract import STEPS, RankRecord
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.whole_files import whole_file, write_json
+from workflow_lib.records.whole_files import write_json
 from workflow_lib.trainers.engines import Engine
 from workflow_lib.trainers.native.data import Source, step_batches
-from workflow_lib.trainers.native.device import Device, on_gpu
+from workflow_lib.trainers.native.device import Device
 from workflow_lib.trainers.native.experts import choices_of
 from workflow_lib.trainers.native.failures import NonfiniteLoss
 from workflow_lib.trainers.native.links import LinkCounting
 from workflow_lib.trainers.native.mesh import Mesh
 from workflow_lib.trainers.native.precisions import checked
+from workflow_lib.trainers.native.profiling import trace_recorder, write_trace
 
 if TYPE_CHECKING:
     from workflow_lib.trainers.native.generation import GenerationEngine
@@ -160,12 +154,7 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
                 ended_unix_s=f"{ended:.6f}",
                 loss="" if work.loss is None or not finite else work.loss,
                 tokens=tokens,
-                memory_allocated_bytes=memory.allocated,
-                memory_peak_bytes=memory.peak,
-                memory_reserved_bytes="" if memory.reserved is None else memory.reserved,
-                memory_used_bytes="" if memory.used is None else memory.used,
-                allocator_retries="" if memory.retries is None else memory.retries,
-                allocator_frees="" if memory.frees is None else memory.frees,
+                **memory.row,
                 expert_choices="" if choices is None else choices.made,
                 dropped_choices="" if choices is None else choices.dropped,
             )
@@ -200,40 +189,3 @@ def _spare_what_stays() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-#: at level 9, gzip's default, text takes ten times as long to become a fifth smaller
-_COMPRESSION_LEVEL = 3
-
-
-def trace_recorder(device: torch.device, warmup_steps: int, steps: int) -> profile:
-    """A profiler that records the ``steps`` steps after the warm-up, if it is told of each step's
-    end.
-
-    It begins to trace, which takes seconds on a GPU, with the last step of the warm-up, and
-    discards that step. The numbers of its marks, ``ProfilerStep#<n>``, are those of the steps.
-    """
-    activities = [ProfilerActivity.CPU]
-    if on_gpu(device):
-        activities.append(ProfilerActivity.CUDA)
-    return profile(
-        activities=activities,
-        schedule=schedule(wait=warmup_steps - 1, warmup=1, active=steps, repeat=1),
-    )
-
-
-def write_trace(profiler: profile, path: Path) -> None:
-    """Write what was recorded, compressed, whole or not at all. Raises OSError.
-
-    The uncompressed text, perhaps a gigabyte, is stored in the node's temporary directory
-    (``TMPDIR``).
-    """
-    with tempfile.TemporaryDirectory(prefix="triptych-trace-") as directory:
-        text = Path(directory) / "trace.json"
-        profiler.export_chrome_trace(str(text))
-        with (
-            whole_file(path) as draft,
-            text.open("rb") as source,
-            gzip.open(draft, "wb", compresslevel=_COMPRESSION_LEVEL) as target,
-        ):
-            shutil.copyfileobj(source, target, 1 << 20)
