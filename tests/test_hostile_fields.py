@@ -96,7 +96,7 @@ FOLLOWED = {
     "SweepSpec.exclude.0.trainer.0": "looked up",
     "TrainerSpec.description": "nowhere",
     "TrainerSpec.command.0": "tests/workflow/test_trainers.py",
-    "TrainerSpec.accepts.NAME.0": "tests/test_trainers.py",
+    "TrainerSpec.accepts.0.NAME.0": "tests/test_trainers.py",
     "TrainerSpec.files.0": "tests/test_trainers.py",
     "TrainerSpec.differs": "nowhere",
 }

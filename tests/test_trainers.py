@@ -12,6 +12,7 @@ import yaml
 from workflow_lib import plan
 from workflow_lib.cells import PlannedCell, expand_study
 from workflow_lib.study import load_study
+from workflow_lib.trainers import foreign
 
 SWEEP = {
     "description": "A trainer of others",
@@ -54,19 +55,19 @@ def test_a_command_is_told_the_cell(planned: Planned) -> None:
     cell = planned()
     assert cell.reason is None
     words = ("{python}", "x.py", "4x128", "128", "{1}", "false", "llama", "384", "42", "257")
-    words += ("2", "2", "0", "fp32", "11")
+    words += ("2", "2", "0", "fp32", "{steps}")
+    training = cell.cell.training
+    assert training.trainer_command == words
     # The hook cannot see when the first step begins, so that there is one more.
-    assert cell.cell.training.trainer_command == words
-    assert planned(steps="calls").cell.training.trainer_command[-1] == "10"
+    assert [foreign.steps_of_a_run(training, profiled) for profiled in (0, 2)] == [11, 5]
+    assert foreign.steps_of_a_run(planned(steps="calls").cell.training) == 10
 
 
-def test_nothing_is_estimated_of_another_trainers_memory_and_it_is_not_profiled(
-    planned: Planned,
-) -> None:
+def test_nothing_is_estimated_of_another_trainers_memory(planned: Planned) -> None:
     cell = planned()
     assert cell.estimate is not None
     assert cell.estimate.memory is None
-    assert cell.runs == (1,)
+    assert cell.runs == (1, 0)
     assert cell.cell.training.backend == "own"
 
 
@@ -85,6 +86,7 @@ def test_nothing_is_estimated_of_another_trainers_memory_and_it_is_not_profiled(
         ({}, {"command": [*WORDS, "{banana}"]}, "banana"),
         ({}, {"accepts": {"banana": [1]}}, "banana"),
         ({}, {"accepts": {"precison": ["fp32"]}}, "did you mean precision"),
+        ({}, {"accepts": [{"dp": [1]}, {"tp": [2]}]}, "one of 2"),
         ({"models": "mixtral-tiny"}, {}, "routing"),
         ({"workload": "inference"}, {}, "workload"),
     ],
@@ -105,6 +107,12 @@ def test_a_cell_that_a_trainer_is_not_told_cannot_run(
         ({"tp": 2, "dp": 1, "sequence_parallel": False}, {}),
         ({"data": "python-sources"}, {"accepts": {"data": ["python-sources"]}}),
         ({}, {"accepts": {"routing": ["dropless"]}}),
+        ({}, {"accepts": [{"dp": [1]}, {"dp": [2]}]}),
+        # Without replicas there is nothing that ZeRO could divide.
+        (
+            {"dp": 1, "tp": 2, "zero_stage": 1},
+            {"accepts": {"zero_stage": [3], "sequence_parallel": [True]}},
+        ),
         ({"models": "mixtral-tiny"}, {"accepts": {"routing": ["dropless"]}}),
         ({"models": "gpt3-tiny"}, {"command": [*WORDS, "{model}"]}),
     ],

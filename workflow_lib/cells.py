@@ -11,6 +11,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from workflow_lib import pipelines, results
@@ -212,7 +213,8 @@ def _plan(
     trainer = None
     if training.trainer != NATIVE:
         trainer = study.trainers[training.trainer]
-        training = _with_command(trainer, training, degrees, model, point["data"])
+        root = study.directory.parent
+        training = _with_command(trainer, root, training, degrees, model, point["data"])
     if point["stage_layers"] == "auto":
         divided = pipelines.layers_by_work(model, degrees, training)
         degrees = plainest(dataclasses.replace(degrees, stage_layers=divided), model)
@@ -231,12 +233,19 @@ def _plan(
 
 
 def _with_command(
-    trainer: TrainerSpec, training: Training, degrees: Degrees, model: Model, data: str
+    trainer: TrainerSpec,
+    root: Path,
+    training: Training,
+    degrees: Degrees,
+    model: Model,
+    data: str,
 ) -> Training:
-    """The training with what its trainer's file says. Raises ConfigError."""
+    """The training with what its trainer's file says, whose programs are below ``root``. Raises
+    ConfigError."""
     name = training.trainer
     # Path.is_file raises of a word that is too long.
-    unlisted = [w for w in trainer.command if os.path.isfile(w) and w not in trainer.files]  # noqa: PTH113
+    others = [word for word in trainer.command if word not in trainer.files]
+    unlisted = [word for word in others if os.path.isfile(os.path.join(root, word))]  # noqa: PTH113, PTH118
     if unlisted:
         raise ConfigError(
             f"config/trainers/{name}.yaml: {unlisted[0]} is in the command and not under files, so "
@@ -244,11 +253,11 @@ def _with_command(
         )
     told = trainer.model_dump(mode="json", exclude={"description", "differs"})
     try:
-        files = foreign.digits_of(trainer.files)
+        files = foreign.digits_of(trainer.files, root)
     except OSError as error:
         raise ConfigError(
             f"config/trainers/{name}.yaml: files: {error.filename}: {error.strerror}; name files "
-            "from the repository's directory"
+            "from the directory that has config/"
         ) from None
     training = dataclasses.replace(
         training,

@@ -99,7 +99,7 @@ class Study:
             "models": {name for model in models if model is not None for name in values(model)},
             "platforms": {platform} if spec.is_for_all else {*spec.platforms},
             "sweeps": {sweep},
-            "trainers": {name for name in spec.all_trainers if name != NATIVE},
+            "trainers": {*spec.other_trainers},
         }
         return tuple(
             Path(kind, f"{name}.yaml") for kind, names in named.items() for name in sorted(names)

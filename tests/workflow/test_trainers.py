@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import yaml
 
-from tests.workflow.conftest import LONGEST_TEST_S, Checkout
+from tests.workflow.conftest import LONGEST_TEST_S, SWEEP, Checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_TEST_S)]
 
@@ -55,6 +55,7 @@ PROGRAMS = {
     "loop": LOOP,
     "calls": CALLS,
     "bare": "import triptych_steps\nfor n in range(5):\n    with triptych_steps.step(): pass\n",
+    "unlike": "import triptych_steps\ntriptych_steps.layout(pp=1, dp=1)\n" + CALLS,
     "option": "import argparse\nargparse.ArgumentParser().error('needs --rate')\n",
 }
 #: no shell sees it
@@ -64,6 +65,7 @@ TRAINERS = {
     "loop": (["programs/loop.py", "{steps}"], "hook"),
     "calls": (["programs/calls.py", "{steps}", "512", HOSTILE], "calls"),
     "other-tokens": (["programs/calls.py", "{steps}", "511", HOSTILE], "calls"),
+    "other-layout": (["programs/unlike.py", "{steps}", "512", HOSTILE], "calls"),
     "too-few": (["programs/calls.py", "3", "512", HOSTILE], "calls"),
     "no-step": (["-c", "pass"], "hook"),
     "no-tokens": (["programs/bare.py"], "calls"),
@@ -100,9 +102,10 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
     assert outcomes == {
         **dict.fromkeys(("native", "loop", "calls"), "completed"),
         **dict.fromkeys(("other-tokens", "too-few", "no-step", "dies", "not-there"), "error"),
-        **dict.fromkeys(("no-tokens", "option"), "error"),
+        **dict.fromkeys(("no-tokens", "option", "other-layout"), "error"),
     }
     assert "1022 tokens" in rows["other-tokens"]["cause"]
+    assert "dp 1, and the cell asks for 2" in rows["other-layout"]["cause"]
     assert "3 of 5 steps" in rows["too-few"]["cause"]
     assert "at most 1 of 6" in rows["no-step"]["cause"]
     assert "no tokens" in rows["no-tokens"]["cause"]
@@ -117,9 +120,20 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
         assert row["energy_per_token_j"] > 0
         assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
         assert row["memory_estimate_error"] is None
+        assert row["memory_peak_bytes"] > 2**20
     assert (checkout.directory / "said.txt").read_text() == HOSTILE.format()
     assert not (checkout.directory / "touched").exists()
     assert rows["calls"]["step_time_s"] >= 0.05
+    # A profile of a trainer that knows nothing of it, and of a run that is not measured again.
+    checkout.write_sweep(
+        matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "calls"]}],
+        protocol=SWEEP["protocol"] | {"profiled_steps": 2},
+    )
+    checkout.snakemake("results/sweeps/tiny/report.html", "--keep-going")
+    traces = pl.read_parquet(checkout.directory / "results/sweeps/tiny/traces.parquet")
+    assert traces.select("steps", "on_gpu").rows() == [(2, False)] * 4
+    page = (checkout.directory / "results/sweeps/tiny/report.html").read_text(encoding="utf-8")
+    assert "Trainer loop differs from native: not told." in page
     # A program that has changed is another cell, and the one that waits is not run with it.
     checkout.edit("programs/loop.py", "lr=0.01", "lr=0.02")
     assert ("run", "llama3-tiny") in checkout.planned_jobs()

@@ -73,6 +73,9 @@ def files_of(
             files[path.relative_to(checkout).as_posix()] = path
     for path in study.files_of(sweep.spec, sweep.platform):
         files[f"{CONFIGURATION}/{path.as_posix()}"] = study.directory / path
+    for name in study.sweeps[sweep.spec].other_trainers:
+        for file in study.trainers[name].files:
+            files[file] = study.directory.parent / file
     directories = [results.sweep_paths(results_directory, sweep.name).directory]
     for cell, run, paths in runs_of(sweep, results_directory):
         if not cut_off:

@@ -313,10 +313,11 @@ class SweepSpec(Strict):
         return tuple(dict.fromkeys(names))
 
     @property
-    def all_trainers(self) -> tuple[str, ...]:
-        """The names of all trainers that the file refers to, in order."""
+    def other_trainers(self) -> tuple[str, ...]:
+        """The names of all trainers that the file refers to and that are not our own, in order."""
         named = (each.trainer for each in (self.training, *self.matrix))
-        return tuple(dict.fromkeys(name for axis in named if axis for name in values(axis)))
+        names = dict.fromkeys(name for axis in named if axis for name in values(axis))
+        return tuple(name for name in names if name != NATIVE)
 
     @model_validator(mode="after")
     def _nothing_twice_or_for_all(self) -> SweepSpec:

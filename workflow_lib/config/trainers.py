@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -35,6 +36,14 @@ def _one_or_more(given: Any) -> Any:
     return [given] if isinstance(given, Mapping) else given
 
 
+def _below(file: str) -> str:
+    """The path, unless it leads elsewhere. Raises ValueError."""
+    path = PurePosixPath(file)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{file!r} leads out of the directory that has config/; copy it into that")
+    return file
+
+
 class TrainerSpec(Strict):
     """``config/trainers/<name>.yaml``: a program that trains, and what it can be told."""
 
@@ -47,11 +56,14 @@ class TrainerSpec(Strict):
     """How steps are seen: by torch's optimizer hook, without a change of the program, or by its
     calls of triptych_steps. The hook cannot see when the first step begins, so that {steps} is one
     more with it."""
-    accepts: Annotated[tuple[Accepted, ...], BeforeValidator(_one_or_more), Field(strict=False)] = ()
+    accepts: Annotated[
+        tuple[Accepted, ...], BeforeValidator(_one_or_more), Field(strict=False)
+    ] = ()
     """Axis → the values that the program can have, as `precision: [bf16]`. Of an axis that is
     neither here nor in the command it has the usual value. A cell with another value is refused.
     A list of such mappings accepts what one of them does."""
-    files: tuple[PathText, ...] = Field(default=(), strict=False)
-    """Files of the program, from the repository's directory. If one changes, cells are others."""
+    files: tuple[Annotated[PathText, AfterValidator(_below)], ...] = Field(default=(), strict=False)
+    """Files of the program, from the directory that has config/, the repository's. If one changes,
+    cells are others. Archives hold them."""
     differs: Text = "not told"
     """What differs from this repository's own trainer: data, initial weights, precision."""

@@ -103,7 +103,9 @@ def refusal(
     file = f"config/trainers/{told.name}.yaml"
     known = placeholders(model, data, degrees, training)
     names = known.keys() | _UNTOLD.keys()
-    if wrong := sorted({*told.placeholders, *(name for one in told.accepts for name in one)} - names):
+    if wrong := sorted(
+        {*told.placeholders, *(name for one in told.accepts for name in one)} - names
+    ):
         near = difflib.get_close_matches(wrong[0], sorted(names), n=3, cutoff=0.4)
         advice = f"; did you mean {', '.join(near)}?" if near else ""
         return f"{file}: no cell has {wrong[0]!r}{advice}"
@@ -148,9 +150,11 @@ def _of(axis: str, *records: Any) -> Any:
     return next(getattr(record, axis) for record in records if hasattr(record, axis))
 
 
-def digits_of(files: Sequence[str]) -> tuple[str, ...]:
-    """Each file and eight digits of its SHA-256, as ``train.py=1a2b3c4d``. Raises OSError."""
-    return tuple(f"{f}={hashlib.sha256(Path(f).read_bytes()).hexdigest()[:8]}" for f in files)
+def digits_of(files: Sequence[str], root: Path) -> tuple[str, ...]:
+    """Each file below ``root`` and eight digits of its SHA-256, as ``train.py=1a2b3c4d``. Raises
+    OSError."""
+    texts = ((file, (root / file).read_bytes()) for file in files)
+    return tuple(f"{file}={hashlib.sha256(text).hexdigest()[:8]}" for file, text in texts)
 
 
 def definition(spec: Mapping[str, Any], files: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ def _become(cell: Cell, paths: RunPaths, profiled_steps: int) -> NoReturn:
     training, launch = cell.training, launching.detect()
     launching.check(launch, cell.degrees)
     planned = training.trainer_files
-    now = foreign.digits_of([file.rpartition("=")[0] for file in planned])
+    now = foreign.digits_of([file.rpartition("=")[0] for file in planned], Path())
     if changed := [file for file in planned if file not in now]:
         raise ValueError(
             f"{changed[0].rpartition('=')[0]} is not as it was when the cell was planned; run the "

@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from workflow_lib.trainers.hook import PROFILED_STEPS, TRACE
-from workflow_lib.trainers.native.device import allocator_settings, current_device, memory_of, on_gpu
+from workflow_lib.trainers.native.device import (
+    allocator_settings,
+    current_device,
+    memory_of,
+    on_gpu,
+)
 from workflow_lib.trainers.native.profiling import trace_recorder, write_trace
 
 
