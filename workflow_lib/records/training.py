@@ -126,6 +126,7 @@ class Training:
             "option",
             says_itself=True,
             word=lambda backend: "torch" if backend == "torch" else "",
+            detail_of="trainer",
         ),
     ] = "deepspeed"
     learning_rate: Annotated[float, Axis("of AdamW", "work", label="lr")]

@@ -1,14 +1,20 @@
-"""What may have changed a cell's measurements: errors of energy, power caps, memory pressure, and
-other load on its nodes."""
+"""What may have changed a cell's measurements: errors of energy, power caps, memory pressure, other
+load on its nodes, and what a trainer does by its own ways."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.files import read_if_there
 from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.training import NATIVE
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant
+from workflow_lib.results import runs_of_cell
 from workflow_lib.words import counted
 
 #: a smaller difference between the integral of power and the energy counter is not a finding
@@ -32,6 +38,18 @@ def energy_errors(
                 f"±{significant(100 * max(off), 2)} %{many}"
             )
     return tuple(found)
+
+
+def trainers_differ(cells: Sequence[Row], results: Path) -> tuple[str, ...]:
+    """A clause for each trainer of others that cells have: how it differs from this repository's
+    own, as its file said when they were planned. Raises RecordError, OSError."""
+    told = {}
+    for cell in cells:
+        for directory in runs_of_cell(results, cell["cell"])[:1]:
+            record = read_if_there(RunPaths(directory).cell, Cell)
+            if record is not None and record.training.trainer != NATIVE:
+                told[record.training.trainer] = record.training.trainer_differs
+    return tuple(f"{name} differs from {NATIVE}: {what}" for name, what in sorted(told.items()))
 
 
 #: at the cap for at least this share of the time, at no more than this share of the limit

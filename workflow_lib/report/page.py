@@ -26,6 +26,7 @@ from workflow_lib.report.caveats import (
     energy_errors,
     shared_nodes,
     short_memory,
+    trainers_differ,
     unused_gpus,
 )
 from workflow_lib.report.cell_pages import cell_pages
@@ -157,6 +158,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         cells=[_cell(cell, label, columns) for cell, label in zip(cells, names, strict=True)],
         left_out=left_out(applying, done, tables.runs) if done else "",
         present=present,
+        trainers=trainers_differ(cells, results),
         systematic_error=systematic_error(tables.runs) if "energy_j" in present else "",
         watched=watched,
         watched_cells=[
