@@ -9,13 +9,15 @@ import polars as pl
 
 from research.pages import parts
 from research.pages.tables import document
-from workflow_lib.comparison.sides import Side, read_sides
+from workflow_lib.comparison.sides import Side, read_side, read_sides
 from workflow_lib.comparison.verdicts import is_told_apart
 from workflow_lib.records.columns import Column
 from workflow_lib.records.paths import SweepPaths
+from workflow_lib.records.training import NATIVE
 from workflow_lib.report.figures.cell_names import Row, completed
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.table_files import read_table
+from workflow_lib.words import counted
 
 CHECKOUT = Path(__file__).parents[2]
 DIRECTORY = CHECKOUT / "docs" / "results"
@@ -23,6 +25,7 @@ NAME = "llama3-8b-on-two-h200.md"
 #: what a page begins with that is made of archives alone
 NOTICE = "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->"
 LAYOUTS, OVERLAP = "evidence-llama3-8b-x2", "evidence-overlap-x2"
+TRAINERS = "evidence-trainers-8b-x2"
 
 _SWEEPS = CHECKOUT / "config" / "sweeps"
 
@@ -83,6 +86,28 @@ def headline(rebuilt: Path) -> str:
         f"{parts.value_of(first, 'tokens_per_s_per_gpu')} tokens/s per GPU, {_percent(row)} more "
         f"than the next, `{named[second['cell']]}`."
     )
+
+
+def trainers(rebuilt: Path) -> str:
+    """What a token costs by each trainer, and whether the two cheapest ones are told apart."""
+    side = read_side(directory_of(rebuilt, TRAINERS), TRAINERS)
+    cells = sorted(filter(completed, side.cells), key=lambda row: row["energy_per_token_j"])
+    told = ", ".join(
+        f"{_trainer(cell)} {parts.value_of(cell, 'energy_per_token_j')} J "
+        f"({parts.value_of(cell, 'tokens_per_s_per_gpu')} tokens/s per GPU, "
+        f"{counted(cell['completed'], 'run')})"
+        for cell in cells
+    )
+    (row,) = (r for r in parts.contrasts([cells[:2]], side) if r["measure"] == "tokens_per_j")
+    apart = "are told apart" if is_told_apart(row) else "are not told apart"
+    return (
+        f"A token of Llama 3 8B costs on {cells[0]['gpus']} {cells[0]['gpu_name']}, with weights "
+        f"and optimizer divided, by trainer: {told}. The first two {apart}."
+    )
+
+
+def _trainer(cell: Row) -> str:
+    return "ours" if cell["trainer"] == NATIVE else str(cell["trainer"])
 
 
 def _percent(row: Row) -> str:

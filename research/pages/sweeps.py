@@ -14,6 +14,7 @@ from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import cell_axes
 from workflow_lib.records.paths import SweepPaths
 from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.report.caveats import trainers_differ
 from workflow_lib.report.figures.cell_names import Row, completed, in_order
 from workflow_lib.report.figures.environments import environments
 from workflow_lib.report.figures.numbers import NOTHING, significant
@@ -73,6 +74,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         "## Cells",
         parts.table_of(side, cells),
         parts.note(side) if any(map(completed, cells)) else "No run completed.",
+        *(f"Trainer {clause}." for clause in trainers_differ(cells, directory.parents[1])),
         *(
             f"![{about[0]}](images/{name})\n\n*{': '.join(about)}{emulated}*"
             for name, (_, about) in images.items()

@@ -62,11 +62,13 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
     made = [
         f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
         f"differences support]({results}).",
+        f"2. {findings.trainers(rebuilt)} [Power, memory and differences]"
+        f"(docs/results/{findings.TRAINERS}.md).",
         *(
             f"{number}. {said} [The runs behind it](docs/results/claims.md#{name.lower()})."
             for number, name, said in (
-                (2, _TOLD, of_claim(rows, _TOLD)),
-                (3, _TOLD_OF_PAIRS, of_pairs(rows, _TOLD_OF_PAIRS)),
+                (3, _TOLD, of_claim(rows, _TOLD)),
+                (4, _TOLD_OF_PAIRS, of_pairs(rows, _TOLD_OF_PAIRS)),
             )
         ),
         "",
