@@ -86,7 +86,7 @@ def test_nothing_is_estimated_of_another_trainers_memory(planned: Planned) -> No
         ({}, {"command": [*WORDS, "{banana}"]}, "banana"),
         ({}, {"accepts": {"banana": [1]}}, "banana"),
         ({}, {"accepts": {"precison": ["fp32"]}}, "did you mean precision"),
-        ({}, {"accepts": [{"dp": [1]}, {"tp": [2]}]}, "one of 2"),
+        ({}, {"accepts": [{"dp": [1]}, {"tp": [2]}]}, "tp 2; the cell asks for dp 2, tp 1"),
         ({"models": "mixtral-tiny"}, {}, "routing"),
         ({"workload": "inference"}, {}, "workload"),
     ],
@@ -149,6 +149,9 @@ def test_the_plan_says_what_differs(
     [
         ({}, {"files": ["nothing.py"]}, "nothing.py"),
         ({}, {"command": [*WORDS, "here.py"]}, "here.py"),
+        ({}, {"files": ["../mine.py"]}, "../mine.py"),
+        ({}, {"accepts": {"precision": ["bf17"]}}, "bf17"),
+        ({}, {"accepts": [{"zero_stage": [0, "three"]}]}, "three"),
         ({}, {"command": ["{tp.__class__}"]}, "command"),
         ({}, {"command": ["{tp!r}"]}, "command"),
         ({}, {"command": ["{"]}, "command"),

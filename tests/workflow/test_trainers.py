@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from tests.workflow.conftest import LONGEST_TEST_S, SWEEP, Checkout
+from workflow_lib.report.caveats import trainers_differ
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_TEST_S)]
 
@@ -37,8 +39,9 @@ import triptych_steps
 dist.init_process_group("gloo")
 pathlib.Path("said.txt").write_text(sys.argv[3])
 for number in range(int(sys.argv[1])):
-    with triptych_steps.step(tokens=int(sys.argv[2])):
+    with triptych_steps.step(tokens=int(sys.argv[2])) as step:
         time.sleep(0.05)
+        step.loss(5.5 - number)
         dist.barrier()  # a step is one on all ranks
 """
 #: what the programs above have by themselves
@@ -105,7 +108,7 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
         **dict.fromkeys(("no-tokens", "option", "other-layout"), "error"),
     }
     assert "1022 tokens" in rows["other-tokens"]["cause"]
-    assert "dp 1, and the cell asks for 2" in rows["other-layout"]["cause"]
+    assert "dp 1" in rows["other-layout"]["cause"]
     assert "3 of 5 steps" in rows["too-few"]["cause"]
     assert "at most 1 of 6" in rows["no-step"]["cause"]
     assert "no tokens" in rows["no-tokens"]["cause"]
@@ -124,6 +127,7 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
     assert (checkout.directory / "said.txt").read_text() == HOSTILE.format()
     assert not (checkout.directory / "touched").exists()
     assert rows["calls"]["step_time_s"] >= 0.05
+    assert (rows["loop"]["loss_first"], rows["calls"]["loss_first"]) == (None, 5.5)
     # A profile of a trainer that knows nothing of it, and of a run that is not measured again.
     checkout.write_sweep(
         matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "calls"]}],
@@ -133,7 +137,15 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
     traces = pl.read_parquet(checkout.directory / "results/sweeps/tiny/traces.parquet")
     assert traces.select("steps", "on_gpu").rows() == [(2, False)] * 4
     page = (checkout.directory / "results/sweeps/tiny/report.html").read_text(encoding="utf-8")
-    assert "Trainer loop differs from native: not told." in page
+    of_both = trainers_differ([rows["loop"], rows["calls"]], checkout.directory / "results")
+    assert [clause in page for clause in of_both] == [True, True]
+    archiving = (sys.executable, "-m", "workflow_lib.archive")
+    assert checkout.call(*archiving, "pack", "--sweep", "tiny").returncode == 0
     # A program that has changed is another cell, and the one that waits is not run with it.
     checkout.edit("programs/loop.py", "lr=0.01", "lr=0.02")
     assert ("run", "llama3-tiny") in checkout.planned_jobs()
+    # Its archive has the program as it was.
+    done = checkout.call(*archiving, "rebuild", "results/archives/tiny.zip", "--into", "again")
+    assert done.returncode == 0, done.stderr
+    again = pl.read_parquet(checkout.directory / "again/results/sweeps/tiny/runs.parquet")
+    assert again["cell"].to_list() == traces["cell"].unique(maintain_order=True).to_list()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from workflow_lib.config.fields import PathText, Strict, Text
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.model import Model
+from workflow_lib.records.training import Training
 
 
 def _plain_placeholders(word: str) -> str:
@@ -29,7 +32,31 @@ Word = Annotated[Text, AfterValidator(_plain_placeholders)]
 Value = str | int | float | bool
 
 
-Accepted = Mapping[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]]
+#: axis → what checks its values
+_KINDS = {
+    name: TypeAdapter(kind)
+    for record in (Model, Degrees, Training)
+    for name, kind in get_type_hints(record).items()
+}
+
+
+def _possible(accepted: Mapping[str, tuple[Value, ...]]) -> Mapping[str, tuple[Value, ...]]:
+    """The values, unless a cell can never have one. Raises ValueError. Axes that no cell has are
+    found where cells are planned."""
+    for axis in accepted.keys() & _KINDS.keys():
+        for value in accepted[axis]:
+            try:
+                _KINDS[axis].validate_python(value, strict=True)
+            except ValidationError as error:
+                (first, *_) = error.errors(include_url=False)
+                raise ValueError(f"{axis}: no cell has {value!r}: {first['msg']}") from None
+    return accepted
+
+
+Accepted = Annotated[
+    Mapping[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]],
+    AfterValidator(_possible),
+]
 
 
 def _one_or_more(given: Any) -> Any:

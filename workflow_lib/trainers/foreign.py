@@ -110,19 +110,32 @@ def refusal(
         advice = f"; did you mean {', '.join(near)}?" if near else ""
         return f"{file}: no cell has {wrong[0]!r}{advice}"
     records = (model, degrees, training)
-    whys = [_unlike(told, accepts, known, records) for accepts in told.accepts or [{}]]
-    if None in whys:
+    sets = [_unlike(told, accepts, known, records) for accepts in told.accepts or [{}]]
+    if {} in sets:
         return None
-    others = f", as one of {len(whys)} sets of them" if len(whys) > 1 else ""
-    return f"{whys[0]}, or its values under accepts{others}, in {file}"
+    if len(sets) == 1:
+        axis, (own, value) = next(iter(sets[0].items()))
+        tells = [axis, *(name for name, of in _TELL.items() if axis in of)]
+        words = " or ".join(f"{{{name}}}" for name in tells)
+        return (
+            f"trainer {told.name} {_has(axis, own)}, and the cell asks for {value}: if the program "
+            f"can do it, put {words} into its command, or its values under accepts, in {file}"
+        )
+    lacking = "; ".join(" and ".join(_has(a, own) for a, (own, _) in one.items()) for one in sets)
+    asks = {axis: value for one in sets for axis, (_, value) in one.items()}
+    return (
+        f"none of the {len(sets)} sets of values under accepts in {file} fits, as the trainer "
+        f"{lacking}; the cell asks for {', '.join(f'{axis} {v}' for axis, v in asks.items())}"
+    )
 
 
 def _unlike(
     told: Told, accepts: Mapping[str, Sequence[Any]], known: Mapping[str, Any], records: Any
-) -> str | None:
-    """What a cell asks for that a trainer does not have, as the begin of a sentence."""
+) -> dict[str, tuple[Sequence[Any], Any]]:
+    """Axis → the values that a trainer has, and another that the cell asks for."""
     told_by = told.placeholders | (accepts.keys() & {"model"})
     named = told_by.union(*(of for name, of in _TELL.items() if name in told_by))
+    found: dict[str, tuple[Sequence[Any], Any]] = {}
     for axis in dict.fromkeys((*_UNTOLD, *_MUST_BE_TOLD, *accepts)):
         value = known[axis] if axis in known else _of(axis, *records)
         if value is None or (axis == "zero_stage" and records[1].copies == 1):
@@ -134,16 +147,14 @@ def _unlike(
         else:
             own = (_UNTOLD[axis],) if axis in _UNTOLD else ()
         if value not in own:
-            has = f"has {axis} {', '.join(map(str, own))}" if own else f"is not told {axis}"
-            if own == (None,):
-                has = f"has no {axis}"
-            tells = [axis, *(name for name, of in _TELL.items() if axis in of)]
-            words = " or ".join(f"{{{name}}}" for name in tells)
-            return (
-                f"trainer {told.name} {has}, and the cell asks for {value}: if the program can do "
-                f"it, put {words} into its command"
-            )
-    return None
+            found[axis] = own, value
+    return found
+
+
+def _has(axis: str, own: Sequence[Any]) -> str:
+    if own == (None,):
+        return f"has no {axis}"
+    return f"has {axis} {' or '.join(map(str, own))}" if own else f"is not told {axis}"
 
 
 def _of(axis: str, *records: Any) -> Any:

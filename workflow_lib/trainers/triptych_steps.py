@@ -192,6 +192,8 @@ class Recorder:
                 continue  # given up as the GPU was too far behind
             if _MOST_STEPS and self._number >= _MOST_STEPS:
                 continue
+            # What the GPU computed was copied by the end of the step.
+            loss = None if loss is None else float(loss)
             ends = [f"{name}={self._unix(at)}" for name, at in parts if at.seconds is not None]
             row = {
                 "step": self._number,
@@ -236,10 +238,14 @@ class _NoStep:
     def phase(self, name):
         pass
 
+    def loss(self, value):
+        pass
+
 
 class _Step(_NoStep):
     def __init__(self, tokens):
         self._tokens = tokens
+        self._loss = None
         self._parts = []
 
     def __enter__(self):
@@ -249,12 +255,21 @@ class _Step(_NoStep):
     def __exit__(self, kind, *_):
         ended = _recorder.mark()
         if kind is None:  # a step that was broken off is none
-            _recorder.add(self._started, ended, self._tokens, parts=self._parts)
+            _recorder.add(self._started, ended, self._tokens, self._loss, parts=self._parts)
         return False
 
     def phase(self, name):
         """The part of the step that ends here is called ``name``."""
         self._parts.append((name, _recorder.mark()))
+
+    def loss(self, value):
+        """The step's loss, of the global batch, in nats: a number or a tensor, which is read later,
+        so that nothing waits for the GPU."""
+        if getattr(value, "is_cuda", False):
+            value = value.detach().reshape(())
+            host = sys.modules["torch"].empty_like(value, device="cpu", pin_memory=True)
+            value = host.copy_(value, non_blocking=True)
+        self._loss = value
 
 
 _recorder = Recorder("rank")

@@ -1,7 +1,7 @@
-"""Trains a Llama on random tokens with Megatron-core 0.16; a trainer of sweeps, on GPUs.
+"""Trains a GPT, Llama or Mixtral with Megatron-core 0.16; a trainer of sweeps, on GPUs.
 
-config/trainers/megatron.yaml has the command. Nothing here knows that anybody measures. Norms and
-attention are torch's: Megatron's own need TransformerEngine.
+config/trainers/megatron.yaml has the command. Norms and attention are torch's: Megatron's own need
+TransformerEngine.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,22 +26,31 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 COUNTS = (
     *("layers", "hidden", "feed-forward", "heads", "kv-heads", "vocabulary", "sequence"),
-    *("micro-batch", "micro-batches", "steps", "seed", "zero", "tp", "pp"),
+    *("micro-batch", "micro-batches", "steps", "seed", "zero", "tp", "pp", "ep"),
+    *("experts", "experts-per-token"),
 )
 SWITCHES = ("overlap", "sequence-parallel")
 
 
-class Norm(torch.nn.RMSNorm):
-    """torch's RMSNorm, whose weight's gradient Megatron adds over ranks that share a sequence."""
+# 0.16.1 asks for it where TransformerEngine is not installed, too.
+vars(moe_utils).setdefault("te_general_gemm", None)
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float) -> None:
-        super().__init__(hidden_size, eps)
-        self.weight.sequence_parallel = config.sequence_parallel
+
+class Norm:
+    """torch's norm, whose gradients Megatron adds over ranks that share a sequence."""
+
+    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float) -> Any:
+        is_rms = config.normalization == "RMSNorm"
+        norm = (torch.nn.RMSNorm if is_rms else torch.nn.LayerNorm)(hidden_size, eps)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
 
 
 class Attention(MegatronModule):
@@ -60,16 +70,26 @@ def config_of(options: argparse.Namespace) -> TransformerConfig:
     """The model, and how it is divided."""
     full = {"recompute_granularity": "full", "recompute_method": "uniform"}
     recomputation = {**full, "recompute_num_layers": 1} if options.recomputation == "full" else {}
+    gpt = options.family == "gpt"
+    experts: dict[str, Any] = {}
+    if options.experts:
+        experts = {
+            "num_moe_experts": options.experts,
+            "moe_router_topk": options.experts_per_token,
+            "expert_model_parallel_size": options.ep,
+            "moe_token_dispatcher_type": "alltoall",  # which drops no token
+            "moe_router_load_balancing_type": "none",
+        }
     return TransformerConfig(
         num_layers=options.layers,
         hidden_size=options.hidden,
         ffn_hidden_size=options.feed_forward,
         num_attention_heads=options.heads,
         num_query_groups=options.kv_heads,
-        normalization="RMSNorm",
-        activation_func=F.silu,
-        gated_linear_unit=True,
-        add_bias_linear=False,
+        normalization="LayerNorm" if gpt else "RMSNorm",
+        activation_func=F.gelu if gpt else F.silu,
+        gated_linear_unit=not gpt,
+        add_bias_linear=gpt,
         attention_dropout=0.0,
         hidden_dropout=0.0,
         tensor_model_parallel_size=options.tp,
@@ -86,12 +106,13 @@ def config_of(options: argparse.Namespace) -> TransformerConfig:
         persist_layer_norm=False,
         finalize_model_grads_func=finalize_model_grads,
         **recomputation,
+        **experts,
     )
 
 
 def model_of(options: argparse.Namespace, config: TransformerConfig) -> GPTModel:
     """This rank's part of the model."""
-    spec = get_gpt_layer_local_spec(normalization="RMSNorm")
+    spec = get_gpt_layer_local_spec(options.experts or None, normalization="RMSNorm")
     spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
     spec.submodules.self_attention.submodules.core_attention = Attention
     return GPTModel(
@@ -101,9 +122,9 @@ def model_of(options: argparse.Namespace, config: TransformerConfig) -> GPTModel
         options.sequence,
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
-        position_embedding_type="rope",
+        position_embedding_type="learned_absolute" if options.family == "gpt" else "rope",
         rotary_base=options.rope,
-        share_embeddings_and_output_weights=False,
+        share_embeddings_and_output_weights=options.family == "gpt",
     )
 
 
@@ -124,6 +145,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in SWITCHES:
         parser.add_argument(f"--{name}", type=lambda word: word == "true", required=True)
+    parser.add_argument("--family", choices=("gpt", "llama", "mixtral"), required=True)
     parser.add_argument("--rope", type=float, required=True)
     parser.add_argument("--recomputation", choices=("none", "full"), required=True)
     parser.add_argument("--learning-rate", type=float, required=True)
@@ -133,7 +155,18 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    parallel_state.initialize_model_parallel(options.tp, options.pp)
+    parallel_state.initialize_model_parallel(
+        options.tp, options.pp, expert_model_parallel_size=options.ep
+    )
+    with suppress(ImportError):  # where somebody measures
+        import triptych_steps
+
+        triptych_steps.layout(
+            dp=parallel_state.get_data_parallel_world_size(),
+            tp=parallel_state.get_tensor_model_parallel_world_size(),
+            pp=parallel_state.get_pipeline_model_parallel_world_size(),
+            ep=parallel_state.get_expert_model_parallel_world_size(),
+        )
     torch.manual_seed(options.seed)
     tensor_parallel.model_parallel_cuda_manual_seed(options.seed)
     config = config_of(options)
