@@ -108,7 +108,7 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
         **dict.fromkeys(("no-tokens", "option", "other-layout"), "error"),
     }
     assert "1022 tokens" in rows["other-tokens"]["cause"]
-    assert "dp 1" in rows["other-layout"]["cause"]
+    assert "trains with dp 1" in rows["other-layout"]["cause"]
     assert "3 of 5 steps" in rows["too-few"]["cause"]
     assert "at most 1 of 6" in rows["no-step"]["cause"]
     assert "no tokens" in rows["no-tokens"]["cause"]

@@ -51,7 +51,7 @@ def clock_values(clocks: Mapping[str, NodeClock], nodes: int) -> Values:
     if nodes == 1:
         reason = Reason("one_clock")
     elif len(clocks) < nodes:
-        reason = Reason("of_earlier_version", lack="did not compare clocks")
+        reason = Reason("not_told")
     if reason:
         return dict.fromkeys(("clock_skew_s", "clock_error_s"), (None, reason))
     return {

@@ -19,7 +19,6 @@ from workflow_lib.launch.log_errors import first_error
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
 from workflow_lib.records.cell import Cell
-from workflow_lib.records.contract import RankRecord
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord, JobState, Outcome, OutcomeRecord, StopRecord
 from workflow_lib.records.paths import RunPaths
@@ -171,8 +170,6 @@ def _told_amiss(paths: RunPaths) -> str:
     steps = training.warmup_steps + training.measured_steps
     tokens: Counter[str] = Counter()
     for rank in range(cell.degrees.world_size):
-        if unlike := _other_degrees(paths, cell, rank):
-            return f"trainer {training.trainer} says that {unlike}"
         path = paths.rank_steps(rank)
         rows = list(csv.DictReader(path.open(encoding="ascii"))) if path.exists() else []
         if len(rows) < steps and training.trainer_steps == "hook":
@@ -183,8 +180,9 @@ def _told_amiss(paths: RunPaths) -> str:
             )
         if len(rows) < steps:
             return (
-                f"{ended} calls in its code tell {len(rows)} of {steps} steps of rank {rank}; each "
-                "step needs triptych_steps.step(tokens=…) around it"
+                f"{ended} calls in its code tell {len(rows)} of {steps} steps of rank {rank}; "
+                "{steps} in its command tells how many are needed, and each needs "
+                "triptych_steps.step(tokens=…) around it"
             )
         for row in rows:
             if not row["tokens"]:
@@ -197,17 +195,6 @@ def _told_amiss(paths: RunPaths) -> str:
                 f"{ended} its ranks together tell {told} tokens in step {step}, and the batch has "
                 f"{batch}; each rank tells its own"
             )
-    return ""
-
-
-def _other_degrees(paths: RunPaths, cell: Cell, rank: int) -> str:
-    """The first degree that a rank tells, and that is not its cell's; "" if there is none."""
-    if not paths.rank(rank).exists():
-        return ""
-    for name, degree in (read_record(paths.rank(rank), RankRecord).degrees or {}).items():
-        asked = getattr(cell.degrees, name, None)
-        if degree != asked:
-            return f"it trains with {name} {degree}, and the cell asks for {asked}"
     return ""
 
 

@@ -6,7 +6,6 @@ the end of each step. docs/reference/contract.md lists the files, those of other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from workflow_lib.records.columns import LATER, columns
@@ -111,8 +110,6 @@ class RankRecord:
     pp_rank: int | None = None
     dp_rank: int | None = None
     ep_rank: int | None = None
-    #: dimension → its degree, as a trainer of others tells it
-    degrees: Mapping[str, int] | None = None
     #: parameters that this rank holds, before any ZeRO partitioning
     parameters: int | None = None
     pid: int = field(kw_only=True)

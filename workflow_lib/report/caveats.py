@@ -48,8 +48,13 @@ def trainers_differ(cells: Sequence[Row], results: Path) -> tuple[str, ...]:
         for directory in runs_of_cell(results, cell["cell"])[:1]:
             record = read_if_there(RunPaths(directory).cell, Cell)
             if record is not None and record.training.trainer != NATIVE:
-                told[record.training.trainer] = record.training.trainer_differs
-    return tuple(f"{name} differs from {NATIVE}: {what}" for name, what in sorted(told.items()))
+                told[record.training.trainer] = record.training
+    unchecked = "; its tokens are those that cells ask for, which nothing checked"
+    return tuple(
+        f"{name} differs from {NATIVE}: {training.trainer_differs}"
+        f"{unchecked if training.trainer_steps == 'hook' else ''}"
+        for name, training in sorted(told.items())
+    )
 
 
 #: at the cap for at least this share of the time, at no more than this share of the limit

@@ -75,8 +75,7 @@ def steps_of_a_run(training: Training, profiled_steps: int = 0) -> int:
 def words_of(command: Sequence[str], told: Mapping[str, Any]) -> tuple[str, ...]:
     """The command with its placeholders filled in, booleans as true and false; the job fills in
     PYTHON and STEPS. Raises KeyError for a placeholder that no cell has."""
-    shown = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in told.items()}
-    shown["steps"] = STEPS
+    shown = {name: _word(value) for name, value in told.items()} | {"steps": STEPS}
     return tuple(word.format_map(shown) for word in command)
 
 
@@ -118,14 +117,15 @@ def refusal(
         tells = [axis, *(name for name, of in _TELL.items() if axis in of)]
         words = " or ".join(f"{{{name}}}" for name in tells)
         return (
-            f"trainer {told.name} {_has(axis, own)}, and the cell asks for {value}: if the program "
-            f"can do it, put {words} into its command, or its values under accepts, in {file}"
+            f"trainer {told.name} {_has(axis, own)}, and the cell asks for {_word(value)}: if the "
+            f"program can do it, put {words} into its command, or its values under accepts, in "
+            f"{file}"
         )
     lacking = "; ".join(" and ".join(_has(a, own) for a, (own, _) in one.items()) for one in sets)
-    asks = {axis: value for one in sets for axis, (_, value) in one.items()}
+    asks = {axis: _word(value) for one in sets for axis, (_, value) in one.items()}
     return (
         f"none of the {len(sets)} sets of values under accepts in {file} fits, as the trainer "
-        f"{lacking}; the cell asks for {', '.join(f'{axis} {v}' for axis, v in asks.items())}"
+        f"{lacking}; the cell asks for {', '.join(map(' '.join, asks.items()))}"
     )
 
 
@@ -154,7 +154,12 @@ def _unlike(
 def _has(axis: str, own: Sequence[Any]) -> str:
     if own == (None,):
         return f"has no {axis}"
-    return f"has {axis} {' or '.join(map(str, own))}" if own else f"is not told {axis}"
+    return f"has {axis} {' or '.join(map(_word, own))}" if own else f"is not told {axis}"
+
+
+def _word(value: Any) -> str:
+    """A value as a command has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _of(axis: str, *records: Any) -> Any:

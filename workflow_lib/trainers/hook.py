@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,11 @@ TRACE, PROFILED_STEPS = "TRIPTYCH_TRACE", "TRIPTYCH_PROFILED_STEPS"
 def packaged(name: str) -> bytes:
     """A file beside this one, from the directory or the zip that it is in."""
     return bytes(globals()["__loader__"].get_data(str(Path(__file__).parent / name)))
+
+
+def version() -> str:
+    """Eight digits by which two versions of the files differ."""
+    return hashlib.sha256(b"".join(map(packaged, FILES))).hexdigest()[:8]
 
 
 def environment(

@@ -165,7 +165,6 @@ class Recorder:
             record["device_name"] = properties.name
         if _MOST_STEPS:
             self._observe(record)
-        record["degrees"] = _degrees or None
         with open(f"{path}.json", "w", encoding="utf-8") as stream:
             json.dump({name: value for name, value in record.items() if value is not None}, stream)
         atexit.register(self._finish)
@@ -273,14 +272,18 @@ class _Step(_NoStep):
 
 
 _recorder = Recorder("rank")
-#: dimension → its degree
-_degrees = {}
 
 
 def layout(**degrees):
     """The degrees that the program trains with, as ``layout(tp=2, dp=4)``, told before its first
-    step. A sweep compares them with those that its cell asks for."""
-    _degrees.update(degrees)
+    step. Raises ValueError in a sweep whose cell asks for others."""
+    asked = json.loads(os.environ.get("TRIPTYCH_DEGREES") or "{}")
+    for name, degree in degrees.items():
+        if degree != asked.get(name, degree):
+            raise ValueError(
+                f"the program trains with {name} {degree}, and the cell asks for {asked[name]}: "
+                "its command, or what it makes of it, is another layout"
+            )
 
 
 def step(tokens=None):
