@@ -58,6 +58,15 @@ def answer(question: str, *cells: dict[str, Any], **more: Any) -> Answer:
     return next(each for each in group.answers if each.question == question)
 
 
+def test_a_cell_of_two_runs_is_not_among_those_that_the_best_is_not_told_from():
+    best = cell("b", tokens_per_s=(200.0, 199.0, 201.0))
+    near = cell("a", tokens_per_s=(199.0, 197.0, 203.0))
+    few = cell("c", runs=2, tokens_per_s=(100.0, 99.8, 100.2))
+    with_near, alone = answer("Fastest", best, near, few), answer("Fastest", best, few)
+    assert (with_near.rivals, with_near.rest.endswith("on c.")) == (1, True)
+    assert (alone.rivals, alone.rest.startswith("Not told apart from c: ")) == (1, True)
+
+
 def test_the_best_is_named_if_the_comparison_tells_it_from_all_others():
     found = answer(
         "Fastest",

@@ -19,7 +19,8 @@ from workflow_lib.launch.log_errors import first_error
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
 from workflow_lib.records.cell import Cell
-from workflow_lib.records.files import read_record
+from workflow_lib.records.contract import RankRecord
+from workflow_lib.records.files import read_if_there, read_record
 from workflow_lib.records.outcomes import EndedRecord, JobState, Outcome, OutcomeRecord, StopRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.training import NATIVE
@@ -170,6 +171,8 @@ def _told_amiss(paths: RunPaths) -> str:
     steps = training.warmup_steps + training.measured_steps
     tokens: Counter[str] = Counter()
     for rank in range(cell.degrees.world_size):
+        if unlike := _unlike_degrees(paths, rank, cell):
+            return f"{ended} it trained with {unlike}"
         path = paths.rank_steps(rank)
         rows = list(csv.DictReader(path.open(encoding="ascii"))) if path.exists() else []
         if len(rows) < steps and training.trainer_steps == "hook":
@@ -195,6 +198,15 @@ def _told_amiss(paths: RunPaths) -> str:
                 f"{ended} its ranks together tell {told} tokens in step {step}, and the batch has "
                 f"{batch}; each rank tells its own"
             )
+    return ""
+
+
+def _unlike_degrees(paths: RunPaths, rank: int, cell: Cell) -> str:
+    """A degree that a rank tells and that is not the cell's; "" if there is none."""
+    record = read_if_there(paths.rank(rank), RankRecord)
+    for name, degree in ((record and record.degrees) or {}).items():
+        if degree != (asked := getattr(cell.degrees, name, degree)):
+            return f"{name} {degree}, and the cell asks for {asked}"
     return ""
 
 

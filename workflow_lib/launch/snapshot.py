@@ -25,7 +25,6 @@ RUN_BY_JOBS = (
     *("telemetry.__main__", "telemetry.limits", "trainers.native.__main__"),
     # The hook is read as a file.
     *("trainers.foreign_rank", "trainers.sitecustomize", "trainers.triptych_steps"),
-    "trainers.observed",
 )
 
 

@@ -6,6 +6,7 @@ the end of each step. docs/reference/contract.md lists the files, those of other
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from workflow_lib.records.columns import LATER, columns
@@ -140,6 +141,9 @@ class RankRecord:
     allocator: str | None = None
     #: the checksum of the zip that it imported its code from; null in records of earlier versions
     code_sha256: str | None = None
+    #: dimension → its degree, as a trainer of others tells it; a run with other degrees than its
+    #: cell's is an error
+    degrees: Mapping[str, int] | None = None
 
     @property
     def on_gpu(self) -> bool:

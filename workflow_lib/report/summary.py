@@ -152,7 +152,10 @@ def _certainty(
 ) -> tuple[int, str]:
     """From how many other cells the best one is not told apart, and a sentence on that."""
     found = [(cell, row) for cell, row, _ in judged]
-    rivals = [(cell, row) for cell, row, worse in judged if not worse]
+    rest = [(cell, row) for cell, row, worse in judged if not worse]
+    # Of too few runs there is no interval, which may be of a cell far behind.
+    rivals = [pair for pair in rest if pair[1]["verdict"] in WITH_INTERVAL] or rest
+    unjudged = [labels[pair[0]["cell"]] for pair in rest if pair not in rivals]
     cell, row = (rivals or found)[0]
     by = row["in_words"]
     if row["verdict"] in WITH_INTERVAL:
@@ -164,10 +167,14 @@ def _certainty(
     if not rivals:
         name, value = labels[cell["cell"]], in_words(cell, measure)
         return 0, f"Next is {name}, {value}: {by} against it{why}."
-    names = [labels[each["cell"]] for each, _ in rivals[:_MOST_NAMES]]
-    more = len(rivals) - len(names)
-    listed = ", ".join(names) + (f" and {more} more" if more else "")
-    return len(rivals), f"Not told apart from {listed}: {by} against {names[0]}{why}."
+    names = [labels[each["cell"]] for each, _ in rivals]
+    told = f"Not told apart from {_listed(names)}: {by} against {names[0]}{why}."
+    return len(rivals), told + (f" No verdict on {_listed(unjudged)}." if unjudged else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _throttled(done: Sequence[Row], labels: Mapping[str, str]) -> str:

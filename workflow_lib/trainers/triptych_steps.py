@@ -165,6 +165,7 @@ class Recorder:
             record["device_name"] = properties.name
         if _MOST_STEPS:
             self._observe(record)
+        record["degrees"] = _degrees or None
         with open(f"{path}.json", "w", encoding="utf-8") as stream:
             json.dump({name: value for name, value in record.items() if value is not None}, stream)
         atexit.register(self._finish)
@@ -272,6 +273,8 @@ class _Step(_NoStep):
 
 
 _recorder = Recorder("rank")
+#: dimension → its degree
+_degrees = {}
 
 
 def layout(**degrees):
@@ -284,6 +287,7 @@ def layout(**degrees):
                 f"the program trains with {name} {degree}, and the cell asks for {asked[name]}: "
                 "its command, or what it makes of it, is another layout"
             )
+    _degrees.update(degrees)
 
 
 def step(tokens=None):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 508f54c22c8a3923faf4fa3fbb6af30ed8c30a37aaa3f9c0a2758cc2da76754f
+# sha256 of all lines below: 0566c19862b83a2c89b1c0d819d646ae87d2985c122e4451f82181b0e2992c79
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h100:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=292
+#SBATCH --time=287
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 450eddc4502c8f9b542946ab303cc1af7488d56436677eccb4cdb435080cfc78
+# sha256 of all lines below: 82778821261989039afddb678d20018c1f37da0a0b89dad919415d757b6a7b54
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -18,7 +18,7 @@
 #SBATCH --cpus-per-task=12
 #SBATCH --gres=gpu:h200:8
 #SBATCH --mem=1500G
-#SBATCH --time=72
+#SBATCH --time=71
 #SBATCH --signal=B:USR2@60
 #SBATCH --no-requeue
 #SBATCH --contiguous

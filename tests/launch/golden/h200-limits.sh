@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 676854cee6b860a80a48c471ca7b646d6f635db6d9753e3874c30f02e67c44a0
+# sha256 of all lines below: 214447e0b73430ade25e6802111fe2045f1a4407fbdd3aa7725d77cc0815d0c0
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=72
+#SBATCH --time=71
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 0774126127e9f94e66249f95e6e388ec41145d477faad2ee0eea028f02a40857
+# sha256 of all lines below: 46f9a007ab2069acd7b7d7fcc3c56c85d0f7e9ff1e184e5710c4ab113a3c32f9
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=72
+#SBATCH --time=71
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

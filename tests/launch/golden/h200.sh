@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: f3b4482081d167d107feb1910858e3de42d72fdf57a58f80d05f56ed8b51fc9a
+# sha256 of all lines below: c178c81df25198edd52e0fd5e50cedc03e26bbd5c4800a14a9179a83fca25b07
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=72
+#SBATCH --time=71
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 
