@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from workflow_lib.records.bounds import FACTORS
+from workflow_lib.records.bounds import PARALLEL
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.files import read_record
 from workflow_lib.records.paths import RunPaths, boot_id, code_sha256, job_id
@@ -67,7 +67,7 @@ def _become(cell: Cell, paths: RunPaths, profiled_steps: int) -> NoReturn:
             training.warmup_steps,
             search,
         ),
-        "TRIPTYCH_DEGREES": json.dumps({name: getattr(cell.degrees, name) for name in FACTORS}),
+        "TRIPTYCH_DEGREES": json.dumps({name: getattr(cell.degrees, name) for name in PARALLEL}),
         "TRIPTYCH_STEPS_SEEN": training.trainer_steps,
         "TRIPTYCH_STEPS_MOST": str(steps - (training.trainer_steps == "hook")),
         "TRIPTYCH_RANK": json.dumps(
