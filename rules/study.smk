@@ -398,6 +398,25 @@ def show_reports():
             print(f"look at {page}", file=sys.stderr)
 
 
+def say_what_changed():
+    """After a failure: name sweeps that have other cells than when the workflow began. Jobs that
+    began since then looked for those.
+    """
+    now = cells.expand_study(load_study(Path(CONFIG)))
+
+    def ids(sweep):
+        return {planned.cell.id for planned in sweep.cells} if sweep else None
+
+    for name, sweep in ASKED_FOR.items():
+        if ids(now.get(name)) != ids(sweep):
+            print(
+                f"{name}: its files, or a trainer's program, changed while the workflow ran. Give "
+                "the same command again: it plans new cells, and keeps the results of those that "
+                "did not change.",
+                file=sys.stderr,
+            )
+
+
 def report_what_there_is():
     """After a failure: show the sweeps with what has been measured, and with what failed.
 

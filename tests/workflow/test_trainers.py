@@ -75,6 +75,7 @@ TRAINERS = {
     "option": (["programs/option.py"], "hook"),
     "dies": (["-c", "raise OSError('no such corpus')"], "hook"),
     "not-there": (["programs/nothing.py"], "hook"),
+    "edits": (["-c", "open('programs/loop.py', 'a').write('#'); raise SystemExit(3)"], "hook"),
 }
 
 
@@ -94,7 +95,7 @@ def trainers(checkout: Checkout) -> None:
 
 def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) -> None:
     trainers(checkout)
-    names = ["native", *TRAINERS]
+    names = ["native", *TRAINERS.keys() - {"edits"}]
     matrix = [{"models": "llama3-tiny", "dp": 2, "trainer": names}]
     checkout.write_sweep(matrix=matrix)
     done = checkout.snakemake("results/sweeps/tiny/report.html", "--keep-going")
@@ -149,3 +150,7 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
     assert done.returncode == 0, done.stderr
     again = pl.read_parquet(checkout.directory / "again/results/sweeps/tiny/runs.parquet")
     assert again["cell"].to_list() == traces["cell"].unique(maintain_order=True).to_list()
+    # Whoever edits a program while the workflow runs is told why jobs look for other cells.
+    checkout.write_sweep(matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "edits"]}])
+    failed = checkout.snakemake("results/sweeps/tiny/report.html", "--keep-going")
+    assert "tiny: its files, or a trainer's program, changed" in failed.stderr
