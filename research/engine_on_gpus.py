@@ -6,19 +6,12 @@ it. The sets are whole models (llama3-8b) and full-width models with few layers 
 study's). Needs torch and what envs/training.txt lists:
 
     python3 research/engine_on_gpus.py --platform h200 --sets llama3-8b twins
-    python3 research/engine_on_gpus.py --sets peers --peer torchtitan
 
 With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
 the first rank took, beside which share of them compute kernels ran, and for which share of the step
 each collective ran alone.
 
-With ``--peer``, torchtitan 0.2.2 trains the same model in the same layout on the same GPUs: a
-launch of each in turn, each round in the reverse order of the one
-before. The ratio of tokens/s is printed with its 95 % interval over the rounds. A peer
-whose model has another number of parameters is refused. Records say how many layers each stage of a
-pipeline had: torchtitan divides them by a rule of its own.
-
-With ``--alternations`` and no peer every cell has several launches, in rounds such as these:
+With ``--alternations`` every cell has several launches, in rounds such as these:
 
     python3 research/engine_on_gpus.py --sets experts --layers 4 --trace --alternations 3
 
@@ -36,13 +29,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
-import importlib.metadata
-import importlib.util
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,10 +41,10 @@ sys.path.insert(0, str(REPOSITORY))
 
 import torch
 
-from benchmarks.measuring.pairs import NEW_TOKENS, OURS, in_rounds, ratio_in_words
+from benchmarks.measuring.pairs import NEW_TOKENS, OURS, in_rounds
 from benchmarks.measuring.parts import append, launcher
 from research.measuring.engine_cells import CONFIG, make_cells, option_sets, say
-from research.measuring.engine_steps import PEERS, SPEEDS, other_size, train, train_by_peer
+from research.measuring.engine_steps import SPEEDS, train
 from workflow_lib import memory
 from workflow_lib.records.cell import Cell
 
@@ -86,26 +75,21 @@ def on_every_rank(options: argparse.Namespace) -> None:
         "steps": options.steps,
         "tokens": NEW_TOKENS,
     }
-    who = {"by": options.by} | ({"round": options.round} if options.round else {})
-    if options.by != OURS:
-        who["version"] = importlib.metadata.version(options.by)
+    who = {"by": OURS} | ({"round": options.round} if options.round else {})
 
     def show(name: str, found: dict[str, Any]) -> None:
         gc.collect()  # what was trained is unreachable by now
         torch.cuda.empty_cache()
         record = {**conditions, "cell": name, **who, **found}
         if launch.rank == 0:
-            print(line(f"{name} by {options.by}", found), flush=True)
+            print(line(name, found), flush=True)
             append(options.output, record)
 
     for cell in cells:
         try:
-            if options.by != OURS:
-                show(cell.id, train_by_peer(cell, device, options.by))
-            else:
-                found = train(cell, device, options.trace)
-                shared = options.ranks_per_gpu > 1
-                show(cell.id, without_speeds(found, options.ranks_per_gpu) if shared else found)
+            found = train(cell, device, options.trace)
+            shared = options.ranks_per_gpu > 1
+            show(cell.id, without_speeds(found, options.ranks_per_gpu) if shared else found)
         except torch.OutOfMemoryError as error:
             # The other ranks may wait for this one for ever.
             print(f"{cell.id}: out of memory: {str(error)[:200]}", flush=True)
@@ -137,45 +121,6 @@ def without_speeds(found: dict[str, Any], ranks_per_gpu: int) -> dict[str, Any]:
     """What was measured of ranks that share GPUs: their speeds are null, with the reason."""
     speeds = dict.fromkeys(key for key in found if key in SPEEDS)
     return {**found, **speeds, "speeds_missing": f"{ranks_per_gpu} ranks share each GPU"}
-
-
-def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
-    """Train a cell by ours and by peers in turn, and print the ratios; returns an exit code.
-
-    A peer whose model has another number of parameters is not launched, and the exit code says so.
-    A peer of which a launch fails is left out from then on; its whole pairs count.
-    """
-    peers, failed = [], set[str]()
-    for peer in dict.fromkeys(options.peer):
-        if reason := PEERS[peer].refusal(cell):
-            print(f"{cell.id}: not by {peer}: {reason}", flush=True)
-        elif reason := other_size(cell, peer):
-            print(f"{cell.id}: not by {peer}: {reason}", flush=True)
-            failed.add(peer)
-        else:
-            peers.append(peer)
-    before = len(lines_of(records))
-    for by in in_rounds([OURS, *peers], options.alternations) if peers else []:
-        if by in failed or OURS in failed:
-            continue
-        code = subprocess.run([*command, "--only", cell.id, "--by", by]).returncode
-        if code:
-            print(f"{cell.id}: {by} failed (exit status {code})", flush=True)
-            failed.add(by)
-    found = [json.loads(each) for each in lines_of(records)[before:]]
-
-    def rates(by: str) -> list[float]:
-        return [each["tokens_per_s_per_gpu"] for each in found if each["by"] == by]
-
-    for peer in peers:
-        words = ratio_in_words(rates(OURS), rates(peer))
-        print(f"{cell.id}: ratio to {peer} {words}", flush=True)
-    return int(bool(failed))
-
-
-def lines_of(path: Path) -> list[str]:
-    """The lines of a file; none if there is no such file."""
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def line(name: str, found: dict[str, Any]) -> str:
@@ -224,20 +169,17 @@ def main() -> int:
     for name, most, default, what in (
         ("--ranks-per-gpu", 16, 1, "more than one tells no speeds (default: 1)"),
         ("--layers", 999, None, "of every model (default: as the set says)"),
-        ("--alternations", 99, None, "launches of each (default: 4 with --peer, else 1)"),
+        ("--alternations", 99, 1, "launches of each (default: 1)"),
     ):
         add(name, type=int, choices=range(1, most + 1), metavar="N", default=default, help=what)
-    add("--peer", nargs="+", choices=sorted(PEERS), default=[], help="who else trains each cell")
-    add("--by", default=OURS, help=argparse.SUPPRESS)
     add("--round", help=argparse.SUPPRESS)
     add("--trace", action="store_true", help="profile a step of each cell")
     add("--steps", type=int, default=3, help="measured steps (default: 3)")
     add("--warmup", type=int, default=2, help="steps before (default: 2)")
     add("--output", type=Path, help="append each result to this file as JSON")
     options = parser.parse_args()
-    if options.ranks_per_gpu > 1 and (options.peer or options.trace):
-        parser.error("--peer and --trace measure time, which ranks that share a GPU do not show")
-    options.alternations = options.alternations or (4 if options.peer else 1)
+    if options.ranks_per_gpu > 1 and options.trace:
+        parser.error("--trace measures time, which ranks that share a GPU do not show")
     if "RANK" in os.environ:
         on_every_rank(options)
         return 0
@@ -250,15 +192,6 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}{shared}")
     print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
     command = launcher(ranks)
-    if missing := [peer for peer in options.peer if importlib.util.find_spec(peer) is None]:
-        print(f"engine_on_gpus: no {' and no '.join(missing)} here: install envs/peers.txt")
-        return 1
-    if options.peer:
-        with tempfile.TemporaryDirectory() as directory:
-            records = options.output or Path(directory, "records.jsonl")
-            command += ["--output", str(records)]
-            cells = chosen_cells(options, ranks)
-            return max([beside_peers(cell, options, command, records) for cell in cells], default=0)
     # A launch each, as in the workflow: no cell sees what another has left in memory.
     names = [cell.id for cell in chosen_cells(options, ranks)]
     # With its time, as later rounds may be appended to the same file.

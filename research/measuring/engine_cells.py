@@ -104,7 +104,6 @@ def option_sets(gpus: int) -> dict[str, list[Recipe]]:
         for degrees, options in (({"dp": gpus}, {"zero_stage": 3}), ({"pp": gpus}, {}))
         for each in ("bf16", "fp8")
     ]
-    compiled = {"backend": "torch", "compile": True}
     spread = {"dp": gpus, "ep": gpus}
     sets["experts"] = [
         ("mixtral-8x7b", 8, spread, {"backend": "torch", **options, "overlap": overlap})
@@ -115,25 +114,6 @@ def option_sets(gpus: int) -> dict[str, list[Recipe]]:
         )
         for overlap in (False, True)
     ]
-    if gpus == 1:
-        sets["peers"] = [
-            *(("llama3-8b", 8, {}, {**compiled, "precision": each}) for each in ("bf16", "fp8")),
-            ("mixtral-8x7b", 2, {}, compiled),
-        ]
-    else:
-        # The layouts of four GPUs that peers have, or as many of them as these GPUs allow.
-        full = {**compiled, "recomputation": "full"}
-        sets["peers"] = [
-            ("llama3-8b", 0, {"dp": gpus}, {**compiled, "zero_stage": 3, "overlap": True}),
-            ("llama3-8b", 0, {"tp": gpus}, full),
-            ("llama3-8b", 0, by_work, {**full, "overlap": True}),
-            ("llama3-8b", 0, {"tp": half, "pp": 2, "stage_layers": "auto"}, full),
-            ("llama3-8b", 0, {"tp": 2, "dp": half}, {**full, "zero_stage": 3}),
-            (
-                *("mixtral-8x7b", 4, spread),
-                {**full, "compile": False, "zero_stage": 3, "overlap": True},
-            ),
-        ]
     sets["twins"] = [one for name in twins for one in sets[name]]
     return sets
 

@@ -1,4 +1,4 @@
-"""Steps of a cell on this rank's GPU, by our engine or a peer: their time, memory and traces."""
+"""Steps of a cell on this rank's GPU by our engine: their time, memory and traces."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from research.measuring import peer_torchtitan, tokens
+from research.measuring import tokens
 from workflow_lib import memory
 from workflow_lib.formulas import flops_per_token, parameters
 from workflow_lib.records.cell import Cell
-
-#: the peers' modules, by name
-PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan}
 
 #: the measures that only ranks with a GPU of their own can have: times and what follows from them
 SPEEDS = (
@@ -97,34 +94,9 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     }
 
 
-def train_by_peer(cell: Cell, device: Any, peer: str) -> dict[str, Any]:
-    """Train a cell for a few steps by a peer's code on every rank; returns its measures."""
-    module = PEERS[peer]
-    before = _begin()
-    started = time.monotonic()
-    engine = module.Peer(cell, device.torch)
-    build_s = time.monotonic() - started
-    found = _measured(cell, device, engine.step, before)
-    return {
-        **found,
-        "build_s": build_s,
-        "parameters": module.parameters(cell),
-        "stage_layers": engine.stage_layers(),
-        "settings": module.settings(cell),
-    }
-
-
 def our_parameters(cell: Cell) -> int:
     """How many parameters our model of a cell has, with the rows that pad its vocabulary."""
     return parameters(cell.model, cell.model.padded_vocabulary_size).total
-
-
-def other_size(cell: Cell, peer: str) -> str | None:
-    """What to say if a peer's model has not as many parameters as ours, or None."""
-    ours, theirs = our_parameters(cell), PEERS[peer].parameters(cell)
-    if ours == theirs:
-        return None
-    return f"its model has {theirs:,} parameters, and ours {ours:,}: the two are not comparable"
 
 
 def _begin() -> int:
@@ -145,7 +117,6 @@ def _measured(cell: Cell, device: Any, step: Callable[[], float], before: int) -
         torch.cuda.synchronize()
         times.append(time.monotonic() - started)
     step_s = statistics.median(times[cell.training.warmup_steps :])
-    # Of a peer's pipeline only the last stage knows the loss; what others say is less.
     highest = torch.tensor(
         [torch.cuda.max_memory_allocated() - before, loss], dtype=torch.float64, device=device.torch
     )
