@@ -84,7 +84,9 @@ class TrainerSpec(Strict):
     calls of triptych_steps. The hook cannot see when the first step begins, so that {steps} is one
     more with it."""
     accepts: Annotated[
-        tuple[Accepted, ...], BeforeValidator(_one_or_more), Field(strict=False)
+        tuple[Accepted, ...],
+        BeforeValidator(_one_or_more, json_schema_input_type=Accepted | tuple[Accepted, ...]),
+        Field(strict=False),
     ] = ()
     """Axis → the values that the program can have, as `precision: [bf16]`. Of an axis that is
     neither here nor in the command it has the usual value. A cell with another value is refused.
