@@ -55,6 +55,8 @@ def random_llama(like: Any, kv_heads: int, attention: str = "sdpa") -> Any:
         max_position_embeddings=like.sequence,
         vocab_size=like.vocabulary,
         attn_implementation=attention,
+        # For generation: in training it only costs memory, and torch.compile gives up on it.
+        use_cache=False,
     )
     return LlamaForCausalLM(config)
 
