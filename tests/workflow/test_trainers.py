@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -93,33 +94,26 @@ def trainers(checkout: Checkout) -> None:
         (directory / f"{name}.yaml").write_text(yaml.safe_dump(spec))
 
 
-def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) -> None:
-    trainers(checkout)
-    names = ["native", *TRAINERS.keys() - {"edits"}]
-    matrix = [{"models": "llama3-tiny", "dp": 2, "trainer": names}]
-    checkout.write_sweep(matrix=matrix)
-    done = checkout.snakemake("results/sweeps/tiny/report.html", "--keep-going")
-    assert done.returncode != 0
+REPORT = "results/sweeps/tiny/report.html"
+
+
+def rows_of(checkout: Checkout) -> dict[str, dict[str, Any]]:
+    """Trainer → the row of its run."""
     runs = pl.read_parquet(checkout.directory / "results/sweeps/tiny/runs.parquet")
-    rows = {row["trainer"]: row for row in runs.to_dicts()}
-    outcomes = {name: row["outcome"] for name, row in rows.items()}
-    assert outcomes == {
-        **dict.fromkeys(("native", "loop", "calls"), "completed"),
-        **dict.fromkeys(("other-tokens", "too-few", "no-step", "dies", "not-there"), "error"),
-        **dict.fromkeys(("no-tokens", "option", "other-layout"), "error"),
-    }
-    causes = {name: row["cause"] for name, row in rows.items()}
-    told = {
-        **{"other-tokens": "1022 tokens", "other-layout": "trains with dp 1"},
-        **{"too-few": "3 of 5 steps", "no-step": "at most 1 of 6", "no-tokens": "no tokens"},
-        **{"option": "needs --rate", "loop": "nothing checked", "dies": "no such corpus"},
-        "not-there": "nothing.py",
-    }
-    assert [name for name, words in told.items() if words not in causes[name]] == []
-    assert "nothing checked" not in causes["calls"]
-    for name in ("loop", "calls"):
-        row = rows[name]
-        assert (row["counted_steps"], row["backend"]) == (4, "own")
+    return {row["trainer"]: row for row in runs.to_dicts()}
+
+
+def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout: Checkout) -> None:
+    trainers(checkout)
+    checkout.write_sweep(
+        matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "calls"]}],
+        protocol=SWEEP["protocol"] | {"profiled_steps": 2},
+    )
+    done = checkout.snakemake(REPORT)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(checkout)
+    for row in rows.values():
+        assert (row["outcome"], row["counted_steps"], row["backend"]) == ("completed", 4, "own")
         assert row["energy_per_token_j"] > 0
         assert row["tokens_per_s"] == pytest.approx(4 * 8 * 128 / row["measured_duration_s"])
         assert row["memory_estimate_error"] is None
@@ -128,16 +122,11 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
     assert not (checkout.directory / "touched").exists()
     assert rows["calls"]["step_time_s"] >= 0.05
     assert (rows["loop"]["loss_first"], rows["calls"]["loss_first"]) == (None, 5.5)
-    # A profile of a trainer that knows nothing of it, and of a run that is not measured again.
-    checkout.write_sweep(
-        matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "calls"]}],
-        protocol=SWEEP["protocol"] | {"profiled_steps": 2},
-    )
-    checkout.snakemake("results/sweeps/tiny/report.html", "--keep-going")
+    assert ["nothing checked" in rows[name]["cause"] for name in ("loop", "calls")] == [True, False]
     traces = pl.read_parquet(checkout.directory / "results/sweeps/tiny/traces.parquet")
     assert traces.select("steps", "on_gpu").rows() == [(2, False)] * 4
-    page = (checkout.directory / "results/sweeps/tiny/report.html").read_text(encoding="utf-8")
-    of_both = trainers_differ([rows["loop"], rows["calls"]], checkout.directory / "results")
+    page = (checkout.directory / REPORT).read_text(encoding="utf-8")
+    of_both = trainers_differ([*rows.values()], checkout.directory / "results")
     assert [clause in page for clause in of_both] == [True, True]
     archiving = (sys.executable, "-m", "workflow_lib.archive")
     assert checkout.call(*archiving, "pack", "--sweep", "tiny").returncode == 0
@@ -149,7 +138,27 @@ def test_trainers_of_others_end_in_tables_each_in_its_way(checkout: Checkout) ->
     assert done.returncode == 0, done.stderr
     again = pl.read_parquet(checkout.directory / "again/results/sweeps/tiny/runs.parquet")
     assert again["cell"].to_list() == traces["cell"].unique(maintain_order=True).to_list()
+
+
+@pytest.mark.long
+def test_trainers_of_others_that_fail_say_why(checkout: Checkout) -> None:
+    trainers(checkout)
+    names = ["native", *TRAINERS.keys() - {"loop", "calls"}]
+    checkout.write_sweep(matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": names}])
+    done = checkout.snakemake(REPORT, "--keep-going")
+    assert done.returncode != 0
+    rows = rows_of(checkout)
+    causes = {name: row["cause"] for name, row in rows.items() if row["outcome"] == "error"}
+    told = {
+        **{"other-tokens": "1022 tokens", "other-layout": "trains with dp 1"},
+        **{"too-few": "3 of 5 steps", "no-step": "at most 1 of 6", "no-tokens": "no tokens"},
+        **{"option": "needs --rate", "dies": "no such corpus", "not-there": "nothing.py"},
+        "edits": "",
+    }
+    assert causes.keys() == told.keys()
+    assert [name for name, words in told.items() if words not in causes[name]] == []
+    assert rows["native"]["outcome"] == "completed"
     # Whoever edits a program while the workflow runs is told why jobs look for other cells.
     checkout.write_sweep(matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "edits"]}])
-    failed = checkout.snakemake("results/sweeps/tiny/report.html", "--keep-going")
+    failed = checkout.snakemake(REPORT, "--keep-going")
     assert "tiny: its files" in failed.stderr
