@@ -20,7 +20,7 @@ def _options(name: str, **more: object) -> argparse.Namespace:
     return argparse.Namespace(**said | more)
 
 
-@pytest.mark.parametrize(("name", "gpus"), [*_SETS, ("peers", 1), ("llama3-8b-8l", 1)])
+@pytest.mark.parametrize(("name", "gpus"), [*_SETS, ("llama3-8b-8l", 1)])
 def test_every_set_has_cells_that_a_backend_runs(name: str, gpus: int) -> None:
     cells = list(make_cells(_options(name), gpus))
     assert cells
@@ -61,7 +61,7 @@ def test_ranks_that_share_a_gpu_have_no_speed():
 
 
 @pytest.mark.parametrize(
-    ("option", "among"), [("--sets", "'peers', 'pipelines'"), ("--platform", "'h200', 'h200x1'")]
+    ("option", "among"), [("--sets", "'overlap', 'pipelines'"), ("--platform", "'h200', 'h200x1'")]
 )
 def test_a_name_that_is_none_is_refused_with_those_that_are(option, among, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["engine_on_gpus.py", option, "nosuch"])
