@@ -32,9 +32,9 @@ Word = Annotated[Text, AfterValidator(_plain_placeholders)]
 Value = str | int | float | bool
 
 
-#: axis → what checks its values
-_KINDS = {
-    name: TypeAdapter(kind)
+#: axis → the kind of its values
+_KINDS: Mapping[str, Any] = {
+    name: kind
     for record in (Model, Degrees, Training)
     for name, kind in get_type_hints(record).items()
 }
@@ -44,9 +44,10 @@ def _possible(accepted: Mapping[str, tuple[Value, ...]]) -> Mapping[str, tuple[V
     """The values, unless a cell can never have one. Raises ValueError. Axes that no cell has are
     found where cells are planned."""
     for axis in accepted.keys() & _KINDS.keys():
+        kind = TypeAdapter(_KINDS[axis])
         for value in accepted[axis]:
             try:
-                _KINDS[axis].validate_python(value, strict=True)
+                kind.validate_python(value, strict=True)
             except ValidationError as error:
                 (first, *_) = error.errors(include_url=False)
                 raise ValueError(f"{axis}: no cell has {value!r}: {first['msg']}") from None

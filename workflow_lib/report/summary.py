@@ -154,8 +154,9 @@ def _certainty(
     found = [(cell, row) for cell, row, _ in judged]
     rest = [(cell, row) for cell, row, worse in judged if not worse]
     # Of too few runs there is no interval, which may be of a cell far behind.
-    rivals = [pair for pair in rest if pair[1]["verdict"] in WITH_INTERVAL] or rest
-    unjudged = [labels[pair[0]["cell"]] for pair in rest if pair not in rivals]
+    near = [(cell, row) for cell, row in rest if row["verdict"] in WITH_INTERVAL]
+    unjudged = [labels[cell["cell"]] for cell, row in rest if row["verdict"] not in WITH_INTERVAL]
+    rivals = near or rest
     cell, row = (rivals or found)[0]
     by = row["in_words"]
     if row["verdict"] in WITH_INTERVAL:
@@ -169,7 +170,7 @@ def _certainty(
         return 0, f"Next is {name}, {value}: {by} against it{why}."
     names = [labels[each["cell"]] for each, _ in rivals]
     told = f"Not told apart from {_listed(names)}: {by} against {names[0]}{why}."
-    return len(rivals), told + (f" No verdict on {_listed(unjudged)}." if unjudged else "")
+    return len(rivals), told + (f" No verdict on {_listed(unjudged)}." if near and unjudged else "")
 
 
 def _listed(names: Sequence[str]) -> str:

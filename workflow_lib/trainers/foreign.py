@@ -66,10 +66,14 @@ def _fields(record: Any) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
+def counted_steps(training: Training, profiled_steps: int = 0) -> int:
+    """How many steps of a run are recorded, warm-up included."""
+    return training.warmup_steps + (profiled_steps or training.measured_steps)
+
+
 def steps_of_a_run(training: Training, profiled_steps: int = 0) -> int:
-    """How many steps a run's program has to train."""
-    counted = training.warmup_steps + (profiled_steps or training.measured_steps)
-    return counted + (training.trainer_steps == "hook")
+    """How many steps a run's program has to train; the hook does not see the first one."""
+    return counted_steps(training, profiled_steps) + (training.trainer_steps == "hook")
 
 
 def words_of(command: Sequence[str], told: Mapping[str, Any]) -> tuple[str, ...]:

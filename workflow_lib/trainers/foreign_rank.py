@@ -69,7 +69,7 @@ def _become(cell: Cell, paths: RunPaths, profiled_steps: int) -> NoReturn:
         ),
         "TRIPTYCH_DEGREES": json.dumps({name: getattr(cell.degrees, name) for name in PARALLEL}),
         "TRIPTYCH_STEPS_SEEN": training.trainer_steps,
-        "TRIPTYCH_STEPS_MOST": str(steps - (training.trainer_steps == "hook")),
+        "TRIPTYCH_STEPS_MOST": str(foreign.counted_steps(training, profiled_steps)),
         "TRIPTYCH_RANK": json.dumps(
             {
                 **{"started_unix_s": time.time(), "boot_id": boot_id()},
