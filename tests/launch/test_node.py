@@ -524,6 +524,28 @@ def test_a_process_that_has_the_scripts_traps_still_does_not_end_the_run(tmp_pat
     assert sorted(commands) == ["begin", "end"]
 
 
+def test_a_child_that_a_signal_ends_does_not_end_the_run(tmp_path):
+    """What a script starts has its traps until it is another program. Thirty scripts are ended
+    while they start programs: without the condition a third of such kills ends the run twice."""
+    text = runs.rendered(tmp_path, "smoke-h200").script.read_text(encoding="utf-8")
+    (trap,) = (line for line in text.splitlines() if line.endswith("EXIT") and "finish" in line)
+    ends, begun = tmp_path / "ends", tmp_path / "begun"
+    script = (
+        f"finish() {{ echo $BASHPID >>{ends}; }}\n{trap}\ntrap 'exit 143' TERM\n"
+        f"touch {begun}\nwhile :; do sleep 0.0005 & wait $!; done\n"
+    )
+    ended = []
+    for count in range(30):
+        begun.unlink(missing_ok=True)
+        with subprocess.Popen(["bash", "-c", script], start_new_session=True) as process:
+            while not begun.exists():
+                pass
+            time.sleep(count % 8 / 1000)
+            os.killpg(process.pid, signal.SIGTERM)
+        ended.append(str(process.pid))
+    assert ends.read_text(encoding="utf-8").split() == ended
+
+
 def test_a_script_for_slurm_runs_under_no_shell_alone(tmp_path):
     run = runs.rendered(tmp_path, "smoke-h200")
     environment = {name: value for name, value in os.environ.items() if "SLURM" not in name}

@@ -39,7 +39,7 @@ finish() {{
     {python} -m workflow_lib.launch.job.node end {run} --job "$SLURM_JOB_ID" --stage "$stage" \\
         --training-exit 1 --telemetry-exit 0
 }}
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 trap 'stage=interrupted; exit 143' TERM
 {python} -m workflow_lib.launch.job.node begin {run} --job "$SLURM_JOB_ID" --scheduler slurm \\
     <"$0" || {{ trap - EXIT; exit 1; }}

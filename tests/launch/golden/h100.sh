@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 0566c19862b83a2c89b1c0d819d646ae87d2985c122e4451f82181b0e2992c79
+# sha256 of all lines below: 53f8b221c4f3981223cbac3a62db528ea40c2d942f1df97b657d8074adb59eeb
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -139,7 +139,8 @@ finish() {
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 # Only in the script's own process: a child has the same trap until it becomes another program.
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+# Not "… || finish": bash 5.2 goes on behind it in a child that a signal ended.
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
     trap 'stage=time_limit; exit 140' USR2

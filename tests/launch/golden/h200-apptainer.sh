@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 82778821261989039afddb678d20018c1f37da0a0b89dad919415d757b6a7b54
+# sha256 of all lines below: 9d4455b9d3578dd437dcf0deeb2ef7d34b407dcfd5945bba75d131835d5d5e1d
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -169,7 +169,8 @@ finish() {
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 # Only in the script's own process: a child has the same trap until it becomes another program.
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+# Not "… || finish": bash 5.2 goes on behind it in a child that a signal ended.
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
     trap 'stage=time_limit; exit 140' USR2

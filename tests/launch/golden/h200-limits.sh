@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 214447e0b73430ade25e6802111fe2045f1a4407fbdd3aa7725d77cc0815d0c0
+# sha256 of all lines below: 8f4fe0e09c8a1d1db83ecb331b3ad22f00de703ca4f7be39ee98658f9e85f55b
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -154,7 +154,8 @@ finish() {
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 # Only in the script's own process: a child has the same trap until it becomes another program.
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+# Not "… || finish": bash 5.2 goes on behind it in a child that a signal ended.
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
     trap 'stage=time_limit; exit 140' USR2

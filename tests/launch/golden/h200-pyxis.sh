@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 46f9a007ab2069acd7b7d7fcc3c56c85d0f7e9ff1e184e5710c4ab113a3c32f9
+# sha256 of all lines below: c656a0c6f3314b60e0fbbeaf114e3d5b583c8ac9249aff82feb6d369f3d933eb
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -145,7 +145,8 @@ finish() {
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 # Only in the script's own process: a child has the same trap until it becomes another program.
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+# Not "… || finish": bash 5.2 goes on behind it in a child that a signal ended.
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
     trap 'stage=time_limit; exit 140' USR2

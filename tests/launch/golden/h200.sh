@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c178c81df25198edd52e0fd5e50cedc03e26bbd5c4800a14a9179a83fca25b07
+# sha256 of all lines below: f1f39b4ea63705096300f6a3a8ef4cb4a05d7da9c04e4f9cd62bd78aa33f4d46
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -139,7 +139,8 @@ finish() {
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 # Only in the script's own process: a child has the same trap until it becomes another program.
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+# Not "… || finish": bash 5.2 goes on behind it in a child that a signal ended.
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
     trap 'stage=time_limit; exit 140' USR2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 97269e0f084b34ecad2c02528b538678d80e02674189bf57cf57edccd1940b36
+# sha256 of all lines below: 9551f259f5ba5ddcda1ad25aef30d2263175c81e6eebf38145ab39c953628a6c
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -114,7 +114,8 @@ finish() {
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 # Only in the script's own process: a child has the same trap until it becomes another program.
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+# Not "… || finish": bash 5.2 goes on behind it in a child that a signal ended.
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
     trap 'stage=time_limit; exit 140' USR2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 746dde5f294f1ee9d29dfcb943ded356eecf5a6b8dec7a5c0603a1080adec251
+# sha256 of all lines below: 122c7742e96f4d7caf3cde55cb9bae07d1185c72d9b820d29fbd533684b7d879
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -139,7 +139,8 @@ finish() {
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 # Only in the script's own process: a child has the same trap until it becomes another program.
-trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
+# Not "… || finish": bash 5.2 goes on behind it in a child that a signal ended.
+trap 'if [ "$BASHPID" -eq "$$" ]; then finish; fi' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
     trap 'stage=time_limit; exit 140' USR2
