@@ -188,6 +188,19 @@ assert [trainer.train_step(iter([1]), number=2) for _ in range(4)] == [3] * 4
     assert [row["tokens"] for row in steps(tmp_path, "rank0")] == ["8"] * 4
 
 
+def test_steps_that_a_cell_did_not_ask_for_are_told_and_left_out(tmp_path: Path) -> None:
+    program = """
+import os
+os.environ["TRIPTYCH_STEPS_MOST"] = "3"
+import triptych_steps
+for _ in range(6):
+    with triptych_steps.step(tokens=1): pass
+"""
+    told = run(tmp_path, program).stderr
+    assert len(steps(tmp_path, "rank0")) == 3
+    assert told.count("more steps than its cell asks for") == 1
+
+
 def test_without_measure_a_step_is_nothing(tmp_path: Path) -> None:
     program = "import triptych_steps\nwith triptych_steps.step(tokens=1) as s: s.phase('x')"
     subprocess.run(

@@ -191,6 +191,13 @@ class Recorder:
             if started.seconds is None:
                 continue  # given up as the GPU was too far behind
             if _MOST_STEPS and self._number >= _MOST_STEPS:
+                if self._number == _MOST_STEPS:
+                    print(
+                        "triptych: the program trains more steps than its cell asks for; they are "
+                        "not recorded. {steps} in its command tells it how many",
+                        file=sys.stderr,
+                    )
+                self._number += 1
                 continue
             # What the GPU computed was copied by the end of the step.
             loss = None if loss is None else float(loss)
