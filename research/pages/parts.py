@@ -193,23 +193,24 @@ def contrasts(pairs: Sequence[tuple[Row, Row]], side: Side) -> list[Row]:
 
 def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
     named = names_of(side.cells)
-    found = contrasts(pairs, side)
+    contrasted = contrasts(pairs, side)
     told = [
         (
             *(f"`{named[row[side]]}`" for side in ("cell_a", "cell_b")),
             *(MEASURES[row["measure"]].heading, row["in_words"]),
         )
-        for row in found
+        for row in contrasted
     ]
     lines = table(("the first", "the second", "measure", "what the runs support"), told)
-    assumed = {
-        f"- `{named[row['cell_a']]}` and `{named[row['cell_b']]}`: {row['assumes']}."
-        for row in found
-        if row["assumes"]
-    }
-    return "\n".join(
-        [*lines, "", "The verdict on each pair has these assumptions:", "", *sorted(assumed)]
-    )
+    by_assumption: dict[str, dict[str, None]] = {}
+    for row in contrasted:
+        if row["assumes"]:
+            pair = f"`{named[row['cell_a']]}` and `{named[row['cell_b']]}`"
+            by_assumption.setdefault(row["assumes"], {})[pair] = None
+    if len(by_assumption) == 1:
+        return "\n".join([*lines, "", f"Each verdict {next(iter(by_assumption))}."])
+    whole = (f"- {', '.join(of_one)}: {assumed}." for assumed, of_one in by_assumption.items())
+    return "\n".join([*lines, "", "The verdicts have these assumptions:", "", *whole])
 
 
 def failed_runs(side: Side) -> list[str]:

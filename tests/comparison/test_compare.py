@@ -94,7 +94,7 @@ def test_the_page_says_who_wins_and_with_how_many_gpus(made):
     text = Page((made / "comparison.html").read_text(encoding="utf-8")).text
     assert "Throughput: h100 wins. h200 1,000 tokens/s with 32 GPUs" in text
     assert "h100 1,500 tokens/s with 64 GPUs" in text
-    assert "h200 is 33 % slower (interval −37 to " in text
+    assert "h200 is 33 % slower (95 % interval −37 to " in text
     # The coolest cells are the best, and half as warm here.
     assert "Mean temperature: h100 wins" in text
     assert "only h200 ran: h100 out of memory (rank 3 x" in text

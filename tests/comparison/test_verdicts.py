@@ -71,12 +71,10 @@ def test_a_ratio_with_its_interval_and_its_word():
     assert (row["value_a"], row["value_b"]) == (112.0, 100.0)
     assert row["verdict"] == "a_more"
     assert row["assumes"] == APART
-    told = ["200", "12", "+4.2", "+25", "±2.8", "+7.1", "+22", "95"]
-    assert numbers(row["in_words"]) == told
-    assert row["in_words"].endswith(f"{APART})")
+    assert numbers(row["in_words"]) == ["200", "12", "95", "+4.2", "+25", "+7.1", "+22"]
     less = compared("tokens_per_s", REFERENCE, [200.0] * 3)["tokens_per_s"]
     assert less["verdict"] == "b_more"
-    assert numbers(less["in_words"])[:5] == ["200", "50", "−51", "−49", "±2.8"]
+    assert numbers(less["in_words"])[:5] == ["200", "50", "95", "−51", "−49"]
     assert "50 % slower" in less["in_words"]
 
 
@@ -84,7 +82,6 @@ def test_overlapping_runs_are_not_told_apart():
     row = compared("step_time_s", [99.0, 103.0, 105.0], REFERENCE)["step_time_s"]
     assert row["verdict"] == "not_told_apart"
     assert numbers(row["in_words"]) == ["−7.6", "+21", "95"]
-    assert row["in_words"].endswith(f"{APART})")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +113,7 @@ def test_efficiencies_of_other_gpus_must_differ_by_more_than_their_sensors_may_b
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
     assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1 / OTHER_GPUS, OTHER_GPUS))
     assert row["verdict"] == "not_told_apart"
-    told = ["+7.1", "+22", "±2.8", "−21", "+27", "−18", "+58", "95", "±10", "±12.5"]
+    told = ["+7.1", "+22", "±2.8", "−21", "+27", "−18", "+58", "95"]
     assert numbers(row["in_words"]) == told
 
 
@@ -198,7 +195,6 @@ def test_the_errors_of_the_same_gpus_cancel_where_these_have_like_shares():
     )
     assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1, 1))
     assert row["verdict"] == "a_more"
-    assert numbers(row["in_words"])[-1] == "±12.5"
 
 
 #: half of each side is of GPU-1: (1/1.1 + 1/0.9)/(1/1.1 + 1/1.1)
@@ -308,7 +304,6 @@ def test_a_load_in_step_with_the_sensor_widens_an_energy_even_on_the_same_gpus()
     assert (row["energy_error_a"], row["energy_error_b"]) == (0.02, 0.01)
     assert row["wide_low"] == pytest.approx(plain["wide_low"] * 0.99 / 1.02)
     assert row["wide_high"] == pytest.approx(plain["wide_high"] * 1.01 / 0.98)
-    assert "±2 % and ±1 %" in row["in_words"]
     shares = [[0.06] * 3, [0.01] * 3]
     row = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_error_share=shares)
     assert (plain["verdict"], row["power_mean_w"]["verdict"]) == ("a_more", "not_told_apart")
@@ -623,7 +618,7 @@ def test_runs_of_two_hosts_are_compared_within_them():
     # Medians of all runs say the opposite, because they are of other hosts: that stands with it.
     assert row["value_a"] < row["value_b"]
     assert numbers(row["medians"])[-2:] == ["2", "−0.88"]
-    assert row["in_words"].endswith(f"coverage 95 %; {WITHIN}); {row['medians']}")
+    assert row["in_words"].endswith(f"; {row['medians']}")
     assert row["assumes"] == WITHIN
     assert abs(row["drift_per_run"]) < 0.001
     assert row["drift_per_run_low"] < row["drift_per_run"] < row["drift_per_run_high"]
@@ -651,7 +646,6 @@ def test_runs_of_sessions_of_one_side_are_left_out_and_counted():
     )
     left_out = "; 2 runs are left out, because no run of the other side was in the session"
     assert row["assumes"] == WITHIN + left_out
-    assert left_out in row["in_words"]
     assert row["runs_a"] == 5
 
 

@@ -44,7 +44,7 @@ _TAKEN = (
         "wide_low",
         "wide_high",
     ),
-    *("assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
+    *("design", "assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
     *("emulated_a", "emulated_b", "date_allowance", "sensors_low", "power_limits", "memory"),
 )
 #: verdicts of the comparison without values to judge

@@ -19,6 +19,7 @@ from workflow_lib.claims.verdicts import (
     measure_of,
     range_in_words,
 )
+from workflow_lib.comparison import sentences
 from workflow_lib.comparison.measures import DIFFERENCE, RATIO
 from workflow_lib.comparison.sides import emulated_sides
 from workflow_lib.config import Claim, ClaimTest, Ledger
@@ -219,7 +220,8 @@ _METHOD = (
     "if all of its tests are. "
     "Intervals have a coverage of 95 %. They are those of `make compare`, which include the "
     "effects of dates, nodes and sensors. Where a claim sets a pair of cells beside another, they "
-    "are made from the intervals of both. A verdict holds only for the cells that it names."
+    "are made from the intervals of both. A verdict holds only for the cells that it names. "
+    f"{sentences.LICENCE}"
 )
 PROJECTION = (
     "A projection is not a measurement, and has its own column. It is of planned cells on several "
@@ -306,6 +308,7 @@ def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Ro
         ledger=ledger,
         told=entries(ledger, rows, link, projected),
         projection=PROJECTION if projected else "",
+        licence=sentences.LICENCE,
         chance=_chance(rows),
         simulated=any(row["simulated"] for row in rows),
         emulated=_emulated(rows),

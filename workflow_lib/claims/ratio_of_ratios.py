@@ -185,27 +185,19 @@ def _of_sensors(measure: Measure, row: Row) -> str:
     return f", {sentences.SENSORS}" if measure.gain and row["sensors_low"] is not None else ""
 
 
-def _added(*both: Row) -> str:
-    """What the wide interval of two contrasts includes besides what runs show; "" if nothing."""
-    added = {
-        "dates and nodes": any(row["date_allowance"] for row in both),
-        "errors of sensors": any(row["sensors_low"] is not None for row in both),
-    }
-    return " and ".join(name for name, is_added in added.items() if is_added)
-
-
 def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
     """A contrast of two contrasts in words: "the ratio of the first pair, −13 %, is 2.1 % below
-    that of the second, −11 % (interval …)"."""
+    that of the second, −11 % (95 % interval …)"."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown, by_runs = (
         sentences.interval(measure, row[f"{which}low"], row[f"{which}high"])
         for which in ("wide_", "")
     )
-    about = f"interval {shown}"
-    if added := _added(one, other):
-        about += f" with what {added} may do, {by_runs} by the runs alone"
-    about += f"; coverage {100 * row['coverage']:g} %; {row['assumes']}"
+    about = f"{100 * row['coverage']:g} % interval {shown}"
+    if by_runs != shown:
+        about += f"; {by_runs} by the runs alone"
+    designs = dict.fromkeys(each["design"] for each in (one, other))
+    about += "".join(f"; {sentences.IN_SHORT[design]}" for design in designs)
     about += "".join(
         f"; {name}: {each[note]}"
         for name, each in zip(_NAMES, (one, other), strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from workflow_lib import __version__
-from workflow_lib.comparison import ratio_figure, sentences, summary
+from workflow_lib.comparison import host_effects, ratio_figure, sentences, summary
 from workflow_lib.comparison.matching import (
     BEST,
     UNMATCHED,
@@ -142,6 +142,9 @@ def write_page(
         unvalued=_unvalued(rows),
         changed=changed_environment(a, b),
         figures=[_inline(entry, paths.figures) for entry in entries],
+        licence=sentences.LICENCE,
+        hosts_percent=f"{100 * host_effects.of_ratio():g}",
+        hosts_c=f"{host_effects.of_temperature():g}",
     )
     with whole_file(paths.page) as draft:
         draft.write_text(text, encoding="utf-8")

@@ -89,10 +89,20 @@ def allowance(
     if not of.one_sided_because:
         return 0.0
     if is_ratio(measure):
-        spread = hosts.WAITING_SPREAD if waits else hosts.BUSY_SPREAD
-        return round(math.expm1(spread.of_two(coverage)), 3)
+        return of_ratio(waits, coverage)
+    return of_temperature(waits, coverage) if is_temperature(measure) else None
+
+
+def of_ratio(waits: bool = False, coverage: float = COVERAGE) -> float:
+    """The share of a ratio that two hosts of one kind may make."""
+    spread = hosts.WAITING_SPREAD if waits else hosts.BUSY_SPREAD
+    return round(math.expm1(spread.of_two(coverage)), 3)
+
+
+def of_temperature(waits: bool = False, coverage: float = COVERAGE) -> float:
+    """The difference in °C that two hosts of one kind may make."""
     spread = hosts.WAITING_SPREAD_C if waits else hosts.BUSY_SPREAD_C
-    return round(spread.of_two(coverage), 1) if is_temperature(measure) else None
+    return round(spread.of_two(coverage), 1)
 
 
 def waits_for_host(runs: Sequence[Run]) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from workflow_lib import power_errors
 from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio
 from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design
 from workflow_lib.intervals.sessions import Sessions
-from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
 from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures.cell_names import Row, completed, in_words
 from workflow_lib.report.figures.numbers import MINUS, significant
@@ -17,8 +17,21 @@ from workflow_lib.words import counted
 
 #: what a verdict on energies or powers assumes
 SENSORS = (
-    f"and that no sensor of power is off by more than a gain of ±{100 * GAIN_SHARE:g} % and an "
-    f"offset of ±{OFFSET_W:g} W, the same at all powers"
+    f"and that no sensor of power is off by more than {power_errors.IN_WORDS}, the same at all "
+    "powers"
+)
+#: design → what a verdict assumes, in a few words; :func:`assumption` says it whole
+IN_SHORT = {
+    "in_blocks": "runs in blocks",
+    "within_hosts": "within sessions",
+    "apart": "if drifts were steady",
+}
+#: what these few words mean
+LICENCE = (
+    "“Runs in blocks” were submitted in one random order, so that dates and drifts act on both "
+    "sides; runs “within sessions” had the same GPUs at one time. Other verdicts hold “if drifts "
+    "were steady”. Noise is taken to be normal, and no sensor of power to be off by more than "
+    f"{power_errors.IN_WORDS}."
 )
 #: factors that change nothing
 _NOTHING = (1.0, 1.0)
@@ -44,21 +57,22 @@ class Wide(NamedTuple):
 def difference_in_words(
     measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design
 ) -> str:
-    """Says that A, which is called ``name``, has more or less: "A is 12 % faster (interval …)"."""
+    """Says that A, which is called ``name``, has more or less: "A is 12 % faster (95 % interval
+    …)"."""
     words = contrast(measure)
     phrase = (words.more if more else words.less).format(amount(measure, found.estimate))
-    about = f"interval {interval(measure, wide.low, wide.high)}"
-    if added := _added(measure, wide):
-        by_runs = interval(measure, found.low, found.high)
-        about += f" with {added}, {by_runs} by the runs alone"
-    return f"{name} {phrase} ({about}; {_coverage(found)}; {_assumed(measure, wide, lie)})"
+    shown = f"{_coverage(found)} interval {interval(measure, wide.low, wide.high)}"
+    by_runs = interval(measure, found.low, found.high)
+    if by_runs != interval(measure, wide.low, wide.high):
+        shown += f"; {by_runs} by the runs alone"
+    return f"{name} {phrase} ({shown}; {IN_SHORT[lie.name]})"
 
 
 def no_difference_in_words(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
     """Says that there may be no difference, by the runs alone or with dates, nodes and sensors."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)
-    end = f"({_coverage(found)}; {_assumed(measure, wide, lie)})"
+    end = f"({_coverage(found)} interval; {IN_SHORT[lie.name]})"
     if not found.low <= neutral <= found.high:
         by_runs = interval(measure, found.low, found.high)
         added = _added(measure, wide)
@@ -88,11 +102,6 @@ def _within(sessions: Sessions) -> str:
     if sessions.left_out:
         assumed += f"; {sessions.left_out_because}"
     return assumed
-
-
-def _assumed(measure: Measure, wide: Wide, lie: Design) -> str:
-    """What a verdict assumes, also about sensors."""
-    return assumption(lie) + (f"; {SENSORS}" if measure.gain and wide.sensors else "")
 
 
 def _added(measure: Measure, wide: Wide) -> str:
@@ -139,7 +148,7 @@ def unknown_power(measure: Measure, found: Contrast) -> str:
     """Says that the errors of the sensors leave no bound."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)}), but {UNKNOWN_POWER}"
+        f"({_coverage(found)} interval), but {UNKNOWN_POWER}"
     )
 
 
@@ -147,8 +156,8 @@ def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
     """Says that the effect of dates and nodes on the measure is not known."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)}), but {lie.one_sided_because}, and the effect of a date or a node is "
-        "unknown"
+        f"({_coverage(found)} interval), but {lie.one_sided_because}, and the effect of a date or "
+        "a node is unknown"
     )
 
 
@@ -223,4 +232,4 @@ def _sign(measure: Measure, value: float) -> str:
 
 
 def _coverage(found: Contrast) -> str:
-    return f"coverage {100 * (found.coverage or 0):g} %"
+    return f"{100 * (found.coverage or 0):g} %"

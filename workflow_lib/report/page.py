@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib import __version__, results
+from workflow_lib import __version__, power_errors, results
 from workflow_lib.comparison.sides import Side, of_gpus
 from workflow_lib.records import cell_axes, measures
 from workflow_lib.records.checksums import write_checksums
@@ -159,6 +159,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         left_out=left_out(applying, done, tables.runs) if done else "",
         present=present,
         trainers=trainers_differ(cells, results),
+        sensor_error=power_errors.IN_WORDS,
         systematic_error=systematic_error(tables.runs) if "energy_j" in present else "",
         watched=watched,
         watched_cells=[

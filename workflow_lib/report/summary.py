@@ -161,15 +161,13 @@ def _certainty(
     by = row["in_words"]
     if row["verdict"] in WITH_INTERVAL:
         by = sentences.interval(measure, row["wide_low"], row["wide_high"])
-        if measure.gain and row["sensors_low"] is not None:
-            of_sensors = sentences.interval(measure, row["sensors_low"], row["sensors_high"])
-            by += f" with {of_sensors} for sensors,"
-    why = f" ({row['medians']})" if row["medians"] else ""
+    if row["medians"]:
+        by += f" ({row['medians']})"
     if not rivals:
-        name, value = labels[cell["cell"]], in_words(cell, measure)
-        return 0, f"Next is {name}, {value}: {by} against it{why}."
+        return 0, f"Next is {labels[cell['cell']]}, {in_words(cell, measure)}: {by} against it."
     names = [labels[each["cell"]] for each, _ in rivals]
-    told = f"Not told apart from {_listed(names)}: {by} against {names[0]}{why}."
+    against = f" against {names[0]}" if len(names) > 1 else ""
+    told = f"Not told apart from {_listed(names)}: {by}{against}."
     return len(rivals), told + (f" No verdict on {_listed(unjudged)}." if near and unjudged else "")
 
 
