@@ -17,8 +17,7 @@ from tests.made_cells import made_cell
 from workflow_lib.records import cell_axes
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.measures import MEASURES, inapplicable
-from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
-from workflow_lib.records.tables import CELLS, GPUS, RUNS
+from workflow_lib.records.tables import CELLS, GPUS, KERNELS, RUNS, SERIES, STEP_TIMES, TRACES
 from workflow_lib.records.training import Training
 from workflow_lib.report.figures.tables import Tables
 from workflow_lib.table_files import table, write_table

@@ -52,8 +52,7 @@ from workflow_lib.records.outcomes import Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths, SweepPaths
 from workflow_lib.records.reading import RecordError, shown
 from workflow_lib.records.reasons import Reason, missing
-from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
-from workflow_lib.records.tables import PLAN, TABLES
+from workflow_lib.records.tables import KERNELS, PLAN, SERIES, STEP_TIMES, TABLES, TRACES
 from workflow_lib.table_files import check_reasons, read_table, schema, table, write_table
 from workflow_lib.words import counted
 

@@ -46,7 +46,7 @@ from workflow_lib.records.outcomes import OrderRecord, Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason
-from workflow_lib.records.run_tables import SERIES, STEP_TIMES
+from workflow_lib.records.tables import SERIES, STEP_TIMES
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.table_files import schema, table, write_table
 
