@@ -1,6 +1,5 @@
 """The documentation says what is so: generated pages are fresh, links lead somewhere, and what
-names a command or a file is held against the code.
-"""
+names a command or a file is held against the code."""
 
 from __future__ import annotations
 
@@ -200,8 +199,7 @@ def test_the_shell_finds_the_readmes_commands_in_a_clone():
 
 def configuration(directory):
     """Makes ``directory`` a configuration of this checkout's models, platforms and data, without
-    sweeps.
-    """
+    sweeps."""
     (directory / "sweeps").mkdir(parents=True)
     for kind in ("models", "platforms", "data"):
         (directory / kind).symlink_to(ROOT / "config" / kind)

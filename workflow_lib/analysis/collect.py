@@ -286,9 +286,7 @@ def _check_identity(
 
 
 def _cell_row(
-    cell: Mapping[str, Any],
-    runs: Sequence[Mapping[str, Any]],
-    profiled: Mapping[str, Any] | None,
+    cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], profiled: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """A cell's row: medians and their intervals over its completed runs, and the outcomes of all
     its runs. ``profiled`` holds the columns about its profiled run, if it has one."""

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.options import add_config
+from workflow_lib.options import add_config, ends_quietly
 from workflow_lib.placement import jobs, page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.sweep import record

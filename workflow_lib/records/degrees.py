@@ -75,8 +75,7 @@ class Degrees:
     @property
     def product(self) -> str:
         """The number of ranks as a product: ``tp × pp × dp = 2 × 1 × 4 = 8``. A degree of 1 that
-        the name leaves out is left out here, too.
-        """
+        the name leaves out is left out here, too."""
         said = axes.words_of(self)
         factors = {name: str(getattr(self, name)) for name in FACTORS if said[name]}
         return f"{' × '.join(factors)} = {' × '.join(factors.values())} = {self.world_size}"
@@ -84,8 +83,7 @@ class Degrees:
     @property
     def copies(self) -> int:
         """How many ranks hold the same weights and average their gradients. Experts are not
-        counted: they have fewer copies if ``ep`` is above 1.
-        """
+        counted: they have fewer copies if ``ep`` is above 1."""
         return self.cp * self.dp
 
     @property

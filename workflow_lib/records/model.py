@@ -95,8 +95,7 @@ class Model:
     def is_plain(self) -> bool:
         """Whether the model has LayerNorms, biases everywhere and two matrices in the feed-forward
         part. Other models have RMSNorms, biases only as ``qkv_bias`` says, and a gated feed-forward
-        part.
-        """
+        part."""
         return self.family in ("gpt", "neox")
 
     @property

@@ -1,6 +1,5 @@
 """Every column of the sampler's files. Of what it reads, this is all that the sampler, readers of
-files and analysis know: a new reading is an entry here, its call in a source, and its measure.
-"""
+files and analysis know: a new reading is an entry here, its call in a source, and its measure."""
 
 from __future__ import annotations
 

@@ -109,8 +109,7 @@ class Training:
     @property
     def held_precision(self) -> Precision:
         """Precision of activations, and of the weights that layers compute with. Operands in fp8
-        are cast from these.
-        """
+        are cast from these."""
         return "bf16" if self.precision == "fp8" else self.precision
 
     def micro_batches(self, dp: int) -> int:
@@ -158,8 +157,7 @@ class Precisions:
 
 def precisions_of(training: Training, degrees: Degrees) -> Precisions:
     """The precisions of a cell; both backends use the same. With one replica nothing is reduced or
-    gathered, and ZeRO-0 gathers nothing.
-    """
+    gathered, and ZeRO-0 gathers nothing."""
     if training.workload == "inference":
         return Precisions(training.held_precision)
     replicated = degrees.copies > 1
