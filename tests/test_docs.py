@@ -48,9 +48,11 @@ def rows(path, first_cell):
 # ---------------------------------------------------------------------------------- generated pages
 
 
-@pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
-def test_a_generated_page_is_fresh(path):
-    assert path.read_text(encoding="utf-8") == generate.pages()[path], (
+@pytest.mark.parametrize(
+    ("path", "text"), [pytest.param(*page, id=page[0].name) for page in generate.pages().items()]
+)
+def test_a_generated_page_is_fresh(path, text):
+    assert path.read_text(encoding="utf-8") == text, (
         f"{name(path)} is stale; make it again: python -m docs.generate"
     )
 
