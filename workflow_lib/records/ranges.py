@@ -40,13 +40,8 @@ _NAMED = {
     **dict.fromkeys(
         (
             *("hidden_size", "ffn_hidden_size", "attention_heads", "kv_heads", "sequence_length"),
-            *(
-                "head_dimension",
-                "vocabulary_size",
-                "vocabulary_multiple",
-                "micro_batch_size",
-                "global_batch_size",
-            ),
+            *("head_dimension", "vocabulary_size", "vocabulary_multiple"),
+            *("micro_batch_size", "global_batch_size"),
         ),
         _COUNT,
     ),
