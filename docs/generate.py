@@ -20,9 +20,7 @@ from research.pages import backends
 from workflow_lib import config
 from workflow_lib.records import bounds
 from workflow_lib.records.cell_axes import IDENTITY
-from workflow_lib.records.claims_table import CLAIMS, SLOTS
 from workflow_lib.records.columns import Column
-from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.contract import STEPS
 from workflow_lib.records.measures import MEASURES
 from workflow_lib.records.reasons import SENTENCES
@@ -35,6 +33,7 @@ from workflow_lib.records.telemetry_columns import (
     POWER_SAMPLES,
     SAMPLER_BLOCKS,
 )
+from workflow_lib.records.verdict_tables import CLAIMS, COMPARISON, SLOTS
 from workflow_lib.report.figures import KINDS
 from workflow_lib.study import load_study
 from workflow_lib.trainers import capabilities

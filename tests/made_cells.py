@@ -47,6 +47,11 @@ _CELL = Cell(
 )
 
 
+def made_training(**fields: Any) -> Training:
+    """Pretraining in bf16 without recomputation, with these fields instead of its own."""
+    return dataclasses.replace(_TRAINING, **fields)
+
+
 def made_cell(platform: str = "h200", model: str | Model = "tiny", **fields: Any) -> Cell:
     """A cell of one node of eight GPUs, with these fields instead of its own."""
     named = dataclasses.replace(_MODEL, name=model) if isinstance(model, str) else model

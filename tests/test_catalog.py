@@ -49,8 +49,7 @@ def test_the_snakefile_at_the_top_makes_what_the_catalog_s_makes():
 @pytest.fixture
 def deployed(tmp_path):
     """What `snakedeploy deploy-workflow` makes: the rules as a module at a tag, and a copy of the
-    configuration and the profiles. The rules' repository has no package.
-    """
+    configuration and the profiles. The rules' repository has no package."""
     source = tmp_path / "source"
     for name in ("workflow", "rules", "envs", "workflow_lib/report/captions"):
         shutil.copytree(ROOT / name, source / name)

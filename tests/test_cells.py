@@ -152,40 +152,25 @@ def reason_of(planned_of):
         ("llama3-8b, gpus: 64, dp: rest", "64 GPUs, .*h200 .*4 nodes × 8 = 32"),
         ("gpt3-175b, tp: 32, dp: rest", "tp 32 .*node of 8 GPUs"),
         ("mixtral-8x7b, pp: 32, ep: 3, dp: 1", "EP 3: mixtral-8x7b .*8 experts"),
-        (
-            "mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2",
-            "64 pipeline stages: mixtral-8x7b .*32 layers",
-        ),
+        ("mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2",
+         "64 pipeline stages: mixtral-8x7b .*32 layers"),
         # The same stages, divided by work.
-        (
-            "mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2, stage_layers: auto",
-            "64 pipeline stages: mixtral-8x7b .*32 layers",
-        ),
-        (
-            "mixtral-8x7b, tp: 8, pp: 4, dp: 1, stage_layers: [8, 8, 8, 9]",
-            "stage_layers .*33 layers, .*4 stages .*mixtral-8x7b 32 layers",
-        ),
-        (
-            "llama3-8b, gpus: 8, dp: 8, gpu_order: [0, 1, 2, 3, 4, 5, 6, 6]",
-            r"gpu_order \[0, 1, 2, 3, 4, 5, 6, 6\] .*8 GPUs",
-        ),
-        (
-            "llama3-8b, gpus: 8, dp: 8, gpu_uuids: [GPU-a, GPU-b]",
-            "gpu_uuids names 2 GPUs, expected .*8",
-        ),
+        ("mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2, stage_layers: auto",
+         "64 pipeline stages: mixtral-8x7b .*32 layers"),
+        ("mixtral-8x7b, tp: 8, pp: 4, dp: 1, stage_layers: [8, 8, 8, 9]",
+         "stage_layers .*33 layers, .*4 stages .*mixtral-8x7b 32 layers"),
+        ("llama3-8b, gpus: 8, dp: 8, gpu_order: [0, 1, 2, 3, 4, 5, 6, 6]",
+         r"gpu_order \[0, 1, 2, 3, 4, 5, 6, 6\] .*8 GPUs"),
+        ("llama3-8b, gpus: 8, dp: 8, gpu_uuids: [GPU-a, GPU-b]",
+         "gpu_uuids names 2 GPUs, expected .*8"),
         ("llama3-8b, ep: 2, dp: rest", "EP 2: llama3-8b .*no experts"),
         ("mixtral-8x7b, ep: 8, tp: 8, dp: rest", "EP 8 with DP 4: "),
-        (
-            "llama3-8b, dp: rest, global_batch_size: 100",
-            "global batch 100 .*dp × micro-batch = 32 × 1 = 32",
-        ),
-        (
-            "llama3-8b, gpus: 4, dp: 1, tp: 4, zero_stage: 0, micro_batch_size: 64, "
-            "recomputation: none",
-            "GB on a GPU of 150 GB: weights",
-        ),
+        ("llama3-8b, dp: rest, global_batch_size: 100",
+         "global batch 100 .*dp × micro-batch = 32 × 1 = 32"),
+        ("llama3-8b, gpus: 4, dp: 1, tp: 4, zero_stage: 0, micro_batch_size: 64, "
+         "recomputation: none", "GB on a GPU of 150 GB: weights"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_run_says_why_with_the_arithmetic(reason_of, block, expected):
     assert re.search(expected, reason_of(f"models: {block}"))
 
@@ -242,13 +227,10 @@ def test_a_run_longer_than_the_partition_takes_is_refused(reason_of, edit):
     [
         ("gpt3-175b, dp: 1, tp: [1, 2, 4, 8], pp: rest", "{tp: [1, 2]}", [(4, 1), (8, 1)]),
         # As they are settled: pipelines with ZeRO-3 are torch's, and tp 8 cuts the sequence.
-        (
-            "llama3-8b, tp: [1, 8], pp: [1, 4], dp: rest, zero_stage: 3",
-            "{backend: torch}, {sequence_parallel: true}",
-            [(1, 32)],
-        ),
+        ("llama3-8b, tp: [1, 8], pp: [1, 4], dp: rest, zero_stage: 3",
+         "{backend: torch}, {sequence_parallel: true}", [(1, 32)]),
     ],
-)
+)  # fmt: skip
 def test_an_exclusion_leaves_out_exactly_what_it_names(planned_of, block, excluded, left):
     sweep_cells = planned_of(f"models: {block}", f"exclude: [{excluded}]\n")
     assert [(each.cell.degrees.tp, each.cell.degrees.dp) for each in sweep_cells] == left
@@ -462,25 +444,16 @@ def test_layers_left_over_go_to_the_middle_stages(degrees, expected):
         ("models: llama3-8b, dp: rest, workload: [pretrain, lora], lora_rank: 8", "lora_rank", 0),
         ("models: llama3-8b, dp: rest, workload: lora, lora_rank: 8", "lora_rank", 8),
         ("models: llama3-8b, dp: rest", "generated_tokens", 0),
-        (
-            "models: llama3-8b, dp: rest, workload: [pretrain, inference], cuda_graphs: true",
-            "cuda_graphs",
-            False,
-        ),
-        (
-            "models: mixtral-8x7b, dp: rest, workload: inference, balancing_loss: 0.01",
-            "balancing_loss",
-            0.0,
-        ),
+        ("models: llama3-8b, dp: rest, workload: [pretrain, inference], cuda_graphs: true",
+         "cuda_graphs", False),
+        ("models: mixtral-8x7b, dp: rest, workload: inference, balancing_loss: 0.01",
+         "balancing_loss", 0.0),
         # what DeepSpeed runs as ZeRO-1 is called so
         ("models: llama3-8b, gpus: 8, tp: 8, dp: 1, zero_stage: 0", "zero_stage", 1),
-        (
-            "models: llama3-8b, gpus: 8, tp: 4, dp: 2, zero_stage: 0, backend: torch",
-            "zero_stage",
-            0,
-        ),
+        ("models: llama3-8b, gpus: 8, tp: 4, dp: 2, zero_stage: 0, backend: torch",
+         "zero_stage", 0),
     ],
-)
+)  # fmt: skip
 def test_options_are_settled_by_the_cell(planned_of, block, field, expected):
     training = planned_of(block)[0].cell.training
     assert getattr(training, field) == expected
@@ -496,10 +469,8 @@ def test_lists_that_say_what_is_so_without_them_make_no_other_cell(planned_of):
     ("block", "orders"),
     [
         # The platform has 4 nodes of 8 GPUs: each stage is once on each GPU of its node.
-        (
-            "gpus: 8, pp: 8",
-            [(), *(tuple((gpu + turn) % 8 for gpu in range(8)) for turn in range(1, 8))],
-        ),
+        ("gpus: 8, pp: 8",
+         [(), *(tuple((gpu + turn) % 8 for gpu in range(8)) for turn in range(1, 8))]),
         # TP groups move as a whole.
         ("gpus: 8, tp: 4, pp: 2", [(), (4, 5, 6, 7, 0, 1, 2, 3)]),
         # Of 8 stages over 4 nodes each node has two.
@@ -507,7 +478,7 @@ def test_lists_that_say_what_is_so_without_them_make_no_other_cell(planned_of):
         # Nothing can change places without stages.
         ("dp: rest", [()]),
     ],
-)
+)  # fmt: skip
 def test_rotated_gpus_have_each_stage_of_their_node_once(planned_of, block, orders):
     rotated = planned_of(f"models: llama3-8b, {block}, gpu_order: rotated")
     assert [planned.cell.degrees.gpu_order for planned in rotated] == orders

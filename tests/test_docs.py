@@ -1,6 +1,5 @@
 """The documentation says what is so: generated pages are fresh, links lead somewhere, and what
-names a command or a file is held against the code.
-"""
+names a command or a file is held against the code."""
 
 from __future__ import annotations
 
@@ -49,9 +48,11 @@ def rows(path, first_cell):
 # ---------------------------------------------------------------------------------- generated pages
 
 
-@pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
-def test_a_generated_page_is_fresh(path):
-    assert path.read_text(encoding="utf-8") == generate.pages()[path], (
+@pytest.mark.parametrize(
+    ("path", "text"), [pytest.param(*page, id=page[0].name) for page in generate.pages().items()]
+)
+def test_a_generated_page_is_fresh(path, text):
+    assert path.read_text(encoding="utf-8") == text, (
         f"{name(path)} is stale; make it again: python -m docs.generate"
     )
 
@@ -200,8 +201,7 @@ def test_the_shell_finds_the_readmes_commands_in_a_clone():
 
 def configuration(directory):
     """Makes ``directory`` a configuration of this checkout's models, platforms and data, without
-    sweeps.
-    """
+    sweeps."""
     (directory / "sweeps").mkdir(parents=True)
     for kind in ("models", "platforms", "data"):
         (directory / kind).symlink_to(ROOT / "config" / kind)

@@ -1,6 +1,5 @@
 """The evidence is whole, and this checkout makes of it what it says: tables and figures byte for
-byte, the pages of docs/results, and the README's first finding.
-"""
+byte, the pages of docs/results, and the README's first finding."""
 
 from __future__ import annotations
 

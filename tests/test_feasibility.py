@@ -7,26 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.made_cells import made_cell, made_training
 from workflow_lib import feasibility, formulas
-from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from workflow_lib.records.cell import Hardware, Telemetry
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 
 MODEL = Model("llama3-8b", "llama", 32, 4096, 14336, 32, 8, 8192, 128256)
-TRAINING = Training(
-    zero_stage=1,
-    micro_batch_size=1,
-    global_batch_size=16,
-    precision="bf16",
-    recomputation="none",
-    overlap=False,
-    warmup_steps=2,
-    measured_steps=8,
-    learning_rate=1e-4,
-    seed=1,
-)
 HARDWARE = Hardware("h200", "H200", 8, 1, None, 1e15, None, None, ("unknown",) * 8)
 INFERENCE = {"workload": "inference", "generated_tokens": 192, "zero_stage": 0, "backend": "torch"}
 #: FLOP/s that are expected of a GPU
@@ -39,16 +27,13 @@ def platform():
 
 
 def a_cell(degrees=None, model=MODEL, **changes):
-    return Cell(
-        id="h200/llama3-8b/test",
+    steps = {"global_batch_size": 16, "warmup_steps": 2, "measured_steps": 8}
+    return made_cell(
         model=model,
         degrees=degrees or Degrees(),
-        training=replace(TRAINING, **changes),
-        data=Data("synthetic", "synthetic"),
+        training=made_training(**steps | changes),
         hardware=HARDWARE,
         telemetry=Telemetry("simulated", 10.0, 30.0),
-        nodes=1,
-        software={},
     )
 
 

@@ -1,6 +1,5 @@
 """Every key of the configuration, found in the models themselves: hostile text is refused with the
-file and the key, or it is what went in.
-"""
+file and the key, or it is what went in."""
 
 from __future__ import annotations
 

@@ -42,36 +42,24 @@ def test_a_variable_in_small_letters_is_refused():
     ("arguments", "expected"),
     [
         (("status",), "-m workflow_lib.status"),
-        (
-            ("slots", "PLATFORM=h200x4"),
-            '-m workflow_lib.placement slots "results/sweeps/slots-h200x4" '
-            '--output "results/placements/slots-h200x4"',
-        ),
-        (
-            ("place", "CELL=h200x4/m/c", "MEASURED=results/sweeps/mine"),
-            '-m workflow_lib.placement place "results/sweeps/mine" --cell "h200x4/m/c" '
-            '--output "results/placements/h200x4_m_c" --write config/sweeps/placed.yaml',
-        ),
-        (
-            ("status", "RESULTS=/scratch/a study"),
-            '-m workflow_lib.status --results "/scratch/a study"',
-        ),
-        (
-            ("plan",),
-            '-m workflow_lib.plan --platform h200 --output "results/plans/h200/plan.parquet"',
-        ),
-        (
-            ("plan", "PLATFORM=h100", "RESULTS=/scratch/a study"),
-            "-m workflow_lib.plan --platform h100 "
-            '--output "/scratch/a study/plans/h100/plan.parquet"',
-        ),
+        (("slots", "PLATFORM=h200x4"),
+         '-m workflow_lib.placement slots "results/sweeps/slots-h200x4" '
+         '--output "results/placements/slots-h200x4"'),
+        (("place", "CELL=h200x4/m/c", "MEASURED=results/sweeps/mine"),
+         '-m workflow_lib.placement place "results/sweeps/mine" --cell "h200x4/m/c" '
+         '--output "results/placements/h200x4_m_c" --write config/sweeps/placed.yaml'),
+        (("status", "RESULTS=/scratch/a study"),
+         '-m workflow_lib.status --results "/scratch/a study"'),
+        (("plan",),
+         '-m workflow_lib.plan --platform h200 --output "results/plans/h200/plan.parquet"'),
+        (("plan", "PLATFORM=h100", "RESULTS=/scratch/a study"),
+         "-m workflow_lib.plan --platform h100 "
+         '--output "/scratch/a study/plans/h100/plan.parquet"'),
         (("rebuild", "ARCHIVE=demo"), '-m workflow_lib.archive rebuild "demo"'),
-        (
-            ("rebuild", "ARCHIVE=demo", "INTO=else where", "AGAIN=1"),
-            '-m workflow_lib.archive rebuild "demo" --into "else where" --again',
-        ),
+        (("rebuild", "ARCHIVE=demo", "INTO=else where", "AGAIN=1"),
+         '-m workflow_lib.archive rebuild "demo" --into "else where" --again'),
     ],
-)
+)  # fmt: skip
 def test_a_target_passes_its_variables_on(arguments, expected):
     assert command_of(*arguments).strip().endswith(expected)
 

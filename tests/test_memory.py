@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_cells import made_training
 from tests.training import orders
 from workflow_lib import activation_memory, memory
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 
 ROOT = Path(__file__).parents[1]
@@ -79,20 +79,9 @@ MODEL = Model("llama3-8b-8l", "llama", 8, 4096, 14336, 32, 8, 8192, 128256)
 TINY = Model("tiny", "llama", 4, 4, 8, 2, 1, 8, 10)
 
 
-def training(zero_stage=1, recomputation="full", precision="bf16", **changes):
-    plain = Training(
-        zero_stage=zero_stage,
-        micro_batch_size=1,
-        global_batch_size=16,
-        precision=precision,
-        recomputation=recomputation,
-        overlap=False,
-        warmup_steps=2,
-        measured_steps=8,
-        learning_rate=1e-4,
-        seed=1,
-    )
-    return replace(plain, **changes)
+def training(zero_stage=1, recomputation="full", **changes):
+    options = {"zero_stage": zero_stage, "recomputation": recomputation, "global_batch_size": 16}
+    return made_training(**options | changes)
 
 
 def of_study(name, layers, degrees, options):

@@ -56,33 +56,21 @@ def test_a_partition_that_is_as_the_file_says_differs_in_nothing(differences):
     [
         ([], {}, "partition: Slurm knows no h200;"),
         (lines(), {"time_limit_max_min": 2880}, "jobs of at most 1440 min"),
-        (
-            [line.replace("1-infinite", "1-2") for line in lines()],
-            {},
-            "nodes: 4, but a job may have at most 2 here",
-        ),
+        ([line.replace("1-infinite", "1-2") for line in lines()], {},
+         "nodes: 4, but a job may have at most 2 here"),
         (lines(3), {}, "nodes: 4, but there are 3 that jobs may have"),
         (lines(states=["drained*", "mixed"]), {}, "nodes: 4, but only 3 are up now; down: gpu1"),
         (lines(), {"constraint": "h100"}, "constraint: h100, but the nodes' features are h200, "),
         (lines(), {"constraint": "rack1"}, "nodes: 4, but there are 1 that jobs may have"),
         (lines(gres="gpu:h100:8"), {}, "gpu_type: h200, but the types of the nodes' GPUs are h100"),
-        (
-            lines(gres="gpu:h200:4,gpu:a100:4"),
-            {},
-            "gpus_per_node: asks for 8 GPUs of a node, which 0 of 4 nodes have; the most is 4",
-        ),
-        (
-            lines(),
-            {"cpus_per_gpu": 17},
-            "cpus_per_gpu: asks for 136 CPUs of a node, which 0 of 4 nodes have; the most is 128",
-        ),
-        (
-            lines(),
-            {"exclusive": False, "memory_per_node_gb": 2000},
-            "memory_per_node_gb: asks for 2048000 MiB of memory of a node",
-        ),
+        (lines(gres="gpu:h200:4,gpu:a100:4"), {},
+         "gpus_per_node: asks for 8 GPUs of a node, which 0 of 4 nodes have; the most is 4"),
+        (lines(), {"cpus_per_gpu": 17},
+         "cpus_per_gpu: asks for 136 CPUs of a node, which 0 of 4 nodes have; the most is 128"),
+        (lines(), {"exclusive": False, "memory_per_node_gb": 2000},
+         "memory_per_node_gb: asks for 2048000 MiB of memory of a node"),
     ],
-)
+)  # fmt: skip
 def test_what_differs_names_the_key(differences, printed, changes, expected):
     (found,) = differences(printed, **changes)
     assert expected in found

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import workflow_lib
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.config.mistakes import nearest
+from workflow_lib.options import ends_quietly
 
 
 class Command(NamedTuple):

@@ -60,8 +60,7 @@ class Progress:
 
     def look(self, now_s: float, now_unix_s: float) -> str:
         """Print a line for each run that has ended since the last call. Returns what is under way,
-        in words.
-        """
+        in words."""
         if not all(plan.exists() for plan in self._plans):
             return "planning"
         try:
@@ -86,11 +85,11 @@ class Progress:
             self._planned = planned
             done = len(self._old | self._new)
             here = f", {done} of which are done" if done else ""
-            self._say(f"{counted(len(planned), 'run')} to do{here}")
+            _say(self._console, f"{counted(len(planned), 'run')} to do{here}")
         for key in sorted(ended - self._told, key=lambda each: runs[each].status.since_unix_s or 0):
             self._told.add(key)
             self._new.add(key)
-            self._say(self._of(runs[key], len(planned), now_s))
+            _say(self._console, self._of(runs[key], len(planned), now_s))
         # Forget a run that failed before and now runs again, so that its new end is printed.
         self._told &= ended
         if len(self._old | self._new) == len(planned) == len(ended):
@@ -109,17 +108,16 @@ class Progress:
         left_s = (now_s - self._began_s) / len(self._new) * (planned - done)
         return said if done == planned else f"{said}; about {_time(left_s)} left for the others"
 
-    def _say(self, text: str) -> None:
-        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+def _say(console: Console, text: str) -> None:
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _step(run: RunNow) -> str:
     done, asked = run.status.steps_done, run.steps_asked
     if done is None:
         return f"{_name(run)} starts"
-    return (
-        f"{_name(run)}, step {done}" if asked is None else f"{_name(run)}, step {done} of {asked}"
-    )
+    return f"{_name(run)}, step {done}" + ("" if asked is None else f" of {asked}")
 
 
 def _name(run: RunNow) -> str:
@@ -135,8 +133,7 @@ def _time(seconds: float) -> str:
 
 def _causes(log: Sequence[str]) -> list[str]:
     """Why jobs failed, by the lines of Snakemake's log: what a rule's own code raised, and the last
-    message of a command. The end of the log may be all about what came after.
-    """
+    message of a command. The end of the log may be all about what came after."""
     found: dict[str, None] = {}
     for number, line in enumerate(log):
         if line.startswith("CalledProcessError in file "):
@@ -164,7 +161,7 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
     log = root / "logs" / f"snakemake-{sweeps[0]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     console = Console()
-    console.print(f"Snakemake's log: {log}", markup=False, highlight=False, soft_wrap=True)
+    _say(console, f"Snakemake's log: {log}")
     began_s = time.monotonic()
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -198,12 +195,9 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
                     code = None
                 if stopped_by and not stopping:
                     stopping = True
-                    console.print(
-                        f"{signal.Signals(stopped_by[0]).name}: stopping; waits for Snakemake, "
-                        "which ends the jobs under way",
-                        highlight=False,
-                        soft_wrap=True,
-                    )
+                    name = signal.Signals(stopped_by[0]).name
+                    said = "stopping; waits for Snakemake, which ends the jobs under way"
+                    _say(console, f"{name}: {said}")
                 under_way = progress.look(time.monotonic(), time.time())
                 if code is not None:
                     break
@@ -215,10 +209,9 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
         raise
     took = _time(time.monotonic() - began_s)
     if code == 0:
-        console.print(f"done in {took}", highlight=False)
+        _say(console, f"done in {took}")
         for sweep in sweeps:
-            report = results.sweep_paths(root, sweep).report
-            console.print(f"look at {report}", markup=False, highlight=False, soft_wrap=True)
+            _say(console, f"look at {results.sweep_paths(root, sweep).report}")
         return 0
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     end = [line if len(line) <= _LETTERS else f"{line[:_LETTERS]} …" for line in lines[-_LINES:]]

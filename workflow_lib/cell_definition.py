@@ -1,4 +1,5 @@
-"""Defines a cell: its record, and the digits that tell it from every other cell."""
+"""Makes a cell of a point of a matrix: its degrees and training options, its record, and the digits
+that tell it from every other cell. Two points that would run the same become the same cell."""
 
 from __future__ import annotations
 
@@ -6,18 +7,95 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from workflow_lib import gpu_models
-from workflow_lib.config import Platform, Protocol
+from workflow_lib import feasibility, gpu_models
+from workflow_lib.config import OF_A_WORKLOAD, Platform, Protocol, TrainingAxes
 from workflow_lib.records.axes import as_before, fields
+from workflow_lib.records.bounds import FACTORS
 from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
 from workflow_lib.records.cell_axes import CELL_FORMAT
-from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.degrees import DEGREES, Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
+from workflow_lib.records.training import NATIVE, Training
 from workflow_lib.study import Study
+from workflow_lib.trainers import capabilities
+
+
+def for_each_gpu(limits: int | tuple[int, ...] | None, gpus: int, platform: Platform) -> Any:
+    """The limits of a node's GPUs; a single number is repeated for each GPU that is used."""
+    if isinstance(limits, int):
+        return (limits,) * (gpus // -(-gpus // platform.gpus_per_node))
+    return limits or ()
+
+
+def gpus_of(point: Mapping[str, Any], platform: Platform) -> int:
+    """The number of GPUs of a point: the given one, or all GPUs of its nodes."""
+    nodes = min(point["nodes"] or platform.nodes, platform.nodes)
+    return point["gpus"] or nodes * platform.gpus_per_node
+
+
+def degrees_of(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
+    """The degrees of a point, with "rest" resolved. If the other degrees do not divide the GPUs,
+    undivided says so later. With "auto", stages are even here: the division by work needs the
+    training options."""
+    given = {key: point[key] for key in (*DEGREES, "stage_layers", "gpu_order", "gpu_uuids")}
+    if isinstance(given["stage_layers"], str):
+        given["stage_layers"] = ()
+    for rest in FACTORS:
+        if given[rest] == "rest":
+            others = math.prod(given[name] for name in FACTORS if name != rest)
+            given[rest] = max(gpus // others, 1)
+    if given["pp"] == 1:
+        given["schedule"] = "1f1b"  # without a pipeline the schedule has no meaning
+    return plainest(Degrees(**given), model)
+
+
+def undivided(point: Mapping[str, Any], gpus: int) -> str | None:
+    """Why the other degrees do not divide the GPUs, if one degree is "rest"; else None."""
+    degrees = {name: point[name] for name in FACTORS}
+    given = {name: degree for name, degree in degrees.items() if degree != "rest"}
+    return None if given == degrees else feasibility.undivided(given, gpus)
+
+
+def plainest(degrees: Degrees, model: Model) -> Degrees:
+    """The degrees without lists of layers and GPUs that equal the defaults, so that both give the
+    same cell."""
+    even = dataclasses.replace(degrees, stage_layers=())
+    if degrees.stage_layers == even.layers_of_stages(model.layers):
+        degrees = even
+    if degrees.gpu_order == tuple(range(len(degrees.gpu_order))):
+        degrees = dataclasses.replace(degrees, gpu_order=())
+    return degrees
+
+
+def training_of(
+    point: Mapping[str, Any], degrees: Degrees, model: Model, protocol: Protocol
+) -> Training:
+    """The training options of a point. Options that have no meaning in its cell get their defaults,
+    so that two cells that would run the same have the same name."""
+    options = {option: point[option] for option in TrainingAxes.model_fields}
+    wanted = options.pop("backend")
+    workload = options["workload"]
+    if degrees.tp == 1 or workload == "inference":
+        options["sequence_parallel"] = False
+    if not model.experts:
+        options["routing"] = None
+    if not model.experts or workload == "inference":
+        options["balancing_loss"] = 0.0
+    for field in fields(Training):
+        if OF_A_WORKLOAD.get(field.name, workload) != workload:
+            options[field.name] = field.default
+    training = Training(**options, **protocol.fields_of(Training))
+    if training.trainer != NATIVE:
+        return dataclasses.replace(training, backend="own")
+    training = capabilities.with_backend(degrees, training, model, wanted)
+    if training.backend == "deepspeed" and training.precision == "bf16" and degrees.dp == 1:
+        # With one replica, DeepSpeed runs ZeRO-1 for both stages 0 and 1.
+        training = dataclasses.replace(training, zero_stage=max(training.zero_stage, 1))
+    return training
 
 
 def cell_of(
@@ -123,8 +201,7 @@ def _of_analysis(record: type) -> frozenset[str]:
 
 def _shallow(value: Any) -> Any:
     """A record as a dictionary of its fields' values, another mapping as a copy, and anything else
-    as it is. (``dataclasses.asdict`` copies every value, which took half of the time of a plan.)
-    """
+    as it is. (``dataclasses.asdict`` copies every value, which took half of the time of a plan.)"""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return dict(value) if isinstance(value, Mapping) else value

@@ -1,13 +1,14 @@
 """Expands a sweep's matrix to cells, and finds out whether each cell can run.
 
-``matrix`` multiplies out the axes, ``resolution`` turns a point into degrees and training options,
-and ``definition`` makes the cell of them.
+The axes of each entry are multiplied out to points; ``cell_definition`` makes a cell of each.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -15,26 +16,41 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib import pipelines, results
-from workflow_lib.cell_definition import cell_of, hardware_of
-from workflow_lib.cell_matrix import LIMITS, is_excluded, points, refuse_too_many
-from workflow_lib.cell_resolution import (
+from workflow_lib.cell_definition import (
+    cell_of,
     degrees_of,
     for_each_gpu,
     gpus_of,
+    hardware_of,
     plainest,
     training_of,
     undivided,
 )
-from workflow_lib.config import Prediction, SweepSpec, TrainerSpec, values
+from workflow_lib.config import (
+    Exclusion,
+    MatrixEntry,
+    Prediction,
+    SweepSpec,
+    TrainerSpec,
+    TrainingAxes,
+    option_of,
+    values,
+)
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
+from workflow_lib.records import bounds
 from workflow_lib.records.cell import Cell
-from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.cell_axes import AXES
+from workflow_lib.records.degrees import DEGREES, Degrees
 from workflow_lib.records.model import Model
 from workflow_lib.records.training import NATIVE, Training
 from workflow_lib.study import ConfigError, Files, Study, check_references, lookup
 from workflow_lib.trainers import foreign
 
 __all__ = ["PlannedCell", "Sweep", "Views", "expand_study", "hardware_of", "merge", "view_of"]
+
+_LIMITS = ("power_limits_w", "clock_limits_mhz")
+#: what all cells of an entry have alike
+_OF_ENTRY = ("nodes", "gpu_order", "gpu_uuids", *_LIMITS, "cool_down")
 
 
 @dataclass(frozen=True)
@@ -86,8 +102,7 @@ class Sweep:
 
 class Views(Files[Sweep]):
     """Name → sweep, for those without a mistake; ``bad`` has the others, a file that cannot be read
-    by its own name.
-    """
+    by its own name."""
 
     #: every mistake in the study's files, in words
     mistakes: tuple[str, ...] = ()
@@ -105,8 +120,7 @@ def view_of(name: str, spec: SweepSpec, platform: str) -> str:
 
 def expand_study(study: Study) -> Views:
     """Every sweep of the study on each of its platforms. A mistake, which names the file, is raised
-    where that sweep is looked up.
-    """
+    where that sweep is looked up."""
     sweeps, mistakes = Views(), study.mistakes
     sweeps.bad |= study.sweeps.bad
     for name, spec in study.sweeps.items():
@@ -136,13 +150,13 @@ def _expand(
     """Yield the cells. The numbers of the exclusions that fit one are added to ``used``."""
     seen = set()
     predictions: list[Prediction] = []
-    refuse_too_many(spec, platform_name)
+    _refuse_too_many(spec, platform_name)
     for entry in spec.matrix:
         if entry.platforms is not None and platform_name not in values(entry.platforms):
             continue
         ordered = (
             point | {"gpu_order": order}
-            for point in points(spec, entry)
+            for point in _points(spec, entry)
             for order in _orders(study, platform_name, point)
         )
         for point in ordered:
@@ -150,7 +164,7 @@ def _expand(
             if entry.predicted is not None:
                 planned = dataclasses.replace(planned, prediction=entry.predicted)
                 predictions.append(entry.predicted)
-            fit = {i for i, each in enumerate(spec.exclude) if is_excluded(planned.cell, each)}
+            fit = {i for i, each in enumerate(spec.exclude) if _is_excluded(planned.cell, each)}
             used |= fit
             if fit:
                 continue
@@ -158,6 +172,55 @@ def _expand(
                 seen.add(planned.cell.id)
                 yield planned
     _refuse_unfit(predictions, spec, platform_name, seen)
+
+
+def _refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
+    """Raise ConfigError if the entries make more cells than allowed, before they are made."""
+    points = sum(
+        math.prod(map(len, _axes(spec, entry).values()))
+        for entry in spec.matrix
+        if entry.platforms is None or platform_name in values(entry.platforms)
+    )
+    if points > bounds.CELLS.most:
+        raise ConfigError(
+            f"it makes {points} cells on {platform_name}, more than "
+            f"{bounds.CELLS.most}; shorten the lists of its matrix"
+        )
+
+
+def _axes(spec: SweepSpec, entry: MatrixEntry) -> dict[str, tuple[Any, ...]]:
+    """Axis → its values, for each axis of an entry."""
+    axes = {"model": values(entry.models), "data": spec.data_of(entry), "gpus": values(entry.gpus)}
+    # A list of numbers is one value; a list of words is an axis.
+    divided = values(entry.stage_layers)
+    axes["stage_layers"] = divided if isinstance(divided[0], str) else (divided,)
+    axes |= {degree: values(getattr(entry, degree)) for degree in DEGREES}
+    for option in TrainingAxes.model_fields:
+        axes[option] = values(option_of(entry, spec.training, option))
+    return axes
+
+
+def _points(spec: SweepSpec, entry: MatrixEntry) -> Iterator[dict[str, Any]]:
+    """The product of an entry's axes: for each point a dictionary of axis → value."""
+    axes = _axes(spec, entry)
+    for point in itertools.product(*axes.values()):
+        yield {
+            **dict(zip(axes, point, strict=True)),
+            **{name: getattr(entry, name) for name in _OF_ENTRY},
+        }
+
+
+def _is_excluded(cell: Cell, exclusion: Exclusion) -> bool:
+    """Whether an exclusion matches the cell."""
+    for name, wanted in exclusion:
+        if wanted is None:
+            continue
+        axis = AXES[name]
+        # A list means any of its values, unless the axis's value is a list itself.
+        any_of = [axis.stored(wanted)] if axis.field.is_nested else values(wanted)
+        if axis.of(cell) not in any_of:
+            return False
+    return True
 
 
 def _refuse_unfit(
@@ -182,8 +245,7 @@ def _orders(
 ) -> Iterator[tuple[int, ...]]:
     """The orders of a node's GPUs for a point: the given order; or, if it is "rotated", one order
     for each stage of a node. From one order to the next, each stage moves on to the GPUs of the
-    next stage.
-    """
+    next stage."""
     if point["gpu_order"] != "rotated":
         yield point["gpu_order"]
         return
@@ -208,7 +270,7 @@ def _plan(
     degrees = degrees_of(point, gpus, model)
     protocol = spec.protocol_of(point["cool_down"])
     training = training_of(point, degrees, model, protocol)
-    limits = {name: for_each_gpu(point[name], gpus, platform) for name in LIMITS}
+    limits = {name: for_each_gpu(point[name], gpus, platform) for name in _LIMITS}
     training = dataclasses.replace(training, **limits)
     trainer = None
     if training.trainer != NATIVE:
@@ -233,12 +295,7 @@ def _plan(
 
 
 def _with_command(
-    trainer: TrainerSpec,
-    root: Path,
-    training: Training,
-    degrees: Degrees,
-    model: Model,
-    data: str,
+    trainer: TrainerSpec, root: Path, training: Training, degrees: Degrees, model: Model, data: str
 ) -> Training:
     """The training with what its trainer's file says, whose programs are below ``root``. Raises
     ConfigError."""

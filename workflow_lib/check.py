@@ -23,7 +23,6 @@ from pathlib import Path
 from tabulate import tabulate
 
 from workflow_lib import cells, commands, node_check, partition, results
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell
 from workflow_lib.config import Platform
 from workflow_lib.launch import interruption, job_script, rendering, snapshot
@@ -34,7 +33,7 @@ from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Submission
 from workflow_lib.launch.schedulers.slurm import sbatch
 from workflow_lib.launch.submit import look_for
-from workflow_lib.options import add_config, add_results
+from workflow_lib.options import add_config, add_results, ends_quietly
 from workflow_lib.records.checks import CheckPaths, CheckRecord, Finding, NodeCheck
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import JobRecord, SubmissionRecord
@@ -99,8 +98,7 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
 
 def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Finding]:
     """Have Slurm say whether it takes a job with the partition and account that the profile gives
-    the analysis: where it does not, Snakemake waits without a word.
-    """
+    the analysis: where it does not, Snakemake waits without a word."""
     if not profile.is_file():
         yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
         return
@@ -142,8 +140,7 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
 
 def cell_for(study: Study, name: str) -> PlannedCell:
     """The cell whose job the check resembles: of the sweep smoke, which has up to two nodes, or of
-    another where smoke can not run. Raises ConfigError if no cell can run.
-    """
+    another where smoke can not run. Raises ConfigError if no cell can run."""
     for sweep, spec in sorted(study.sweeps.items(), key=lambda each: each[0] != "smoke"):
         alone = replace(study, sweeps=Files({sweep: spec}))
         for view in cells.expand_study(alone).values():
@@ -301,8 +298,7 @@ def _nodes(paths: CheckPaths) -> list[NodeCheck]:
 
 def _last_files(paths: CheckPaths, nodes: int, job_id: str, late_s: float) -> str:
     """Wait for the files of a job that has ended: those of all nodes, or a whole log that says that
-    there will be no more, for at most ``late_s``. Returns the log.
-    """
+    there will be no more, for at most ``late_s``. Returns the log."""
     until_s = time.monotonic() + late_s
     while True:
         text = "".join(
@@ -337,8 +333,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 @ends_quietly
 def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.check") -> int:
     """Check, and print what was found. Returns the exit code: 0 if nothing failed, 130 after
-    Ctrl-C, else 1.
-    """
+    Ctrl-C, else 1."""
     chosen = command_line(prog).parse_args(argv)
     name = chosen.platform
     try:

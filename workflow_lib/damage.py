@@ -1,6 +1,5 @@
 """Finds damaged files that were made from others, by their checksums, and removes them, so that the
-workflow makes them again. Modification times may not show the damage.
-"""
+workflow makes them again. Modification times may not show the damage."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def damaged_in_runs(directories: Iterable[Path]) -> list[Path]:
 
 def damaged_in_sweeps(results_directory: Path, sweeps: Iterable[str]) -> list[Path]:
     """The damaged plans, tables, figures and pages of sweeps and comparisons. A page is included if
-    anything that it shows is damaged. Raises OSError.
-    """
+    anything that it shows is damaged. Raises OSError."""
     found = _each(_of_comparison, results.comparisons(results_directory))
     for name in sweeps:
         paths = results.sweep_paths(results_directory, name)
@@ -48,8 +46,7 @@ def damaged_in_sweeps(results_directory: Path, sweeps: Iterable[str]) -> list[Pa
 
 def damaged_cells(runs: Iterable[tuple[Path, Cell]]) -> list[tuple[Path, Cell]]:
     """The runs whose ``cell.json`` is damaged. Each of ``runs`` is a run's directory and its
-    planned cell. Raises OSError.
-    """
+    planned cell. Raises OSError."""
     chosen = list(runs)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         amiss = pool.map(lambda run: _is_damaged(RunPaths(run[0]), run[1]), chosen)
@@ -79,8 +76,7 @@ def _of_run(directory: Path) -> list[Path]:
 
 def _unreadable_outcome(paths: RunPaths) -> list[Path]:
     """``outcome.json`` if it cannot be read. The workflow writes it again from the files that the
-    job left, without training again.
-    """
+    job left, without training again."""
     if not paths.outcome.exists():
         return []
     try:
@@ -98,8 +94,7 @@ def _figures(directory: Path) -> list[Path]:
 
 def _of_comparison(directory: Path) -> list[Path]:
     """All that a comparison wrote, if any of it is damaged or missing: who asks for its page alone
-    has Snakemake look at the page alone.
-    """
+    has Snakemake look at the page alone."""
     paths = ComparisonPaths(directory)
     made = (paths.table, paths.page, *_files(paths.figures))
     amiss = damaged(paths.checksums, made)

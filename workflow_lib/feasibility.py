@@ -103,8 +103,7 @@ class Estimate:
 
     def gpu_hours(self, cell: Cell, repeats: int, profiled_steps: int = 0) -> float | None:
         """GPU-hours of all repeats of the cell and of its profiled run, which has no idle baseline
-        and no cool-down; None if not known.
-        """
+        and no cool-down; None if not known."""
         if self.run_time_s is None or self.step_time_s is None:
             return None
         run_time_s = repeats * self.run_time_s
@@ -116,8 +115,7 @@ class Estimate:
 
 def undivided(degrees: Mapping[str, int], gpus: int) -> str | None:
     """Why the product of the given degrees does not divide the GPUs, so that no whole number is
-    left for the degree "rest"; None if it does.
-    """
+    left for the degree "rest"; None if it does."""
     given = {name: degree for name, degree in degrees.items() if degree > 1}
     product = math.prod(given.values())
     if gpus % product == 0:
@@ -131,8 +129,7 @@ def undivided(degrees: Mapping[str, int], gpus: int) -> str | None:
 
 def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:
     """Why the cell cannot run on ``gpus`` GPUs of the platform; None if it can. Memory and time are
-    checked by does_not_fit.
-    """
+    checked by does_not_fit."""
     return next(_obstacles(cell, platform, gpus), None)
 
 
@@ -140,7 +137,7 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     model, degrees, training = cell.model, cell.degrees, cell.training
     tp, dp = degrees.tp, degrees.dp
     if degrees.world_size != gpus:
-        yield f"{degrees.product}, but there {_are(gpus)}"
+        yield f"{degrees.product}, but there {'is' if gpus == 1 else 'are'} {counted(gpus, 'GPU')}"
     available = platform.nodes * platform.gpus_per_node
     if gpus > available:
         yield (
@@ -187,8 +184,7 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
 
 def _obstacles_of_limits(cell: Cell, platform: Platform) -> Iterator[str]:
     """Why the job could not set its limits on GPUs, as far as that is known before it runs. The
-    driver may still refuse them.
-    """
+    driver may still refuse them."""
     name, training = cell.hardware.platform, cell.training
     for key, limits in (
         ("power_limits_w", training.power_limits_w),
@@ -217,10 +213,6 @@ def _obstacles_of_limits(cell: Cell, platform: Platform) -> Iterator[str]:
                 "node, which those in a container lack; use a platform without container, or "
                 f"leave {key} out"
             )
-
-
-def _are(gpus: int) -> str:
-    return f"{'is' if gpus == 1 else 'are'} {counted(gpus, 'GPU')}"
 
 
 def estimate(cell: Cell, platform: Platform) -> Estimate:
@@ -313,8 +305,7 @@ def _bubble(cell: Cell) -> float:
 def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | None:
     """Seconds of generating one global batch: prompts at ``rate`` FLOP/s, then one pass a token.
     Each pass reads a stage's weights and the keys and values so far (arXiv 2211.05102, section 2).
-    None if the memory's bandwidth is not known.
-    """
+    None if the memory's bandwidth is not known."""
     bandwidth = platform.memory_bandwidth_gb_per_s
     if bandwidth is None:
         return None
@@ -332,8 +323,7 @@ def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | N
 
 def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
     """Why the cell needs more memory or a longer job than the platform has, or why its measured
-    steps are too short to compare sampling rates; None if it fits.
-    """
+    steps are too short to compare sampling rates; None if it fits."""
     capacity = cell.hardware.gpu_memory_bytes
     if capacity is not None and cost.memory and cost.memory.fits(capacity) == "no":
         return (
@@ -345,8 +335,7 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
 
 def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
     """Why the partition does not allow the cell's likely duration with its margin; None if it does.
-    Without an estimate, a job's time limit is the partition's.
-    """
+    Without an estimate, a job's time limit is the partition's."""
     if cost.needed_min is None or cost.needed_min <= platform.time_limit_max_min:
         return None
     telemetry = cell.telemetry
@@ -366,8 +355,7 @@ def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
 
 def _too_short(cell: Cell, cost: Estimate) -> str | None:
     """Why the measured steps hold too few blocks of each sampling rate; None if they do not, or if
-    rates do not alternate.
-    """
+    rates do not alternate."""
     telemetry, steps = cell.telemetry, cell.training.measured_steps
     if not telemetry.interleaved_rates_hz or cost.step_time_s is None:
         return None

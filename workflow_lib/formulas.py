@@ -6,7 +6,8 @@ the same. Only the standard library is used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from dataclasses import astuple, dataclass
 
 from workflow_lib.records.model import Model
 from workflow_lib.records.training import Training
@@ -106,8 +107,7 @@ def adapter_parameters(model: Model, rank: int, tp: int = 1) -> float:
 @dataclass(frozen=True)
 class Flops:
     """Model FLOPs, without recomputation, counted in the four ways in use. For example, one run has
-    an MFU of 52.0 %, 55.6 %, 62.5 % or 65.9 %, depending on the way.
-    """
+    an MFU of 52.0 %, 55.6 %, 62.5 % or 65.9 %, depending on the way."""
 
     #: products with all N active parameters and nothing else: 6·N in training (arXiv 2001.08361)
     six_n: float
@@ -122,20 +122,10 @@ class Flops:
     six_n_attention: float
 
     def __add__(self, other: Flops) -> Flops:
-        return Flops(
-            self.six_n + other.six_n,
-            self.causal + other.causal,
-            self.full_attention + other.full_attention,
-            self.six_n_attention + other.six_n_attention,
-        )
+        return Flops(*map(operator.add, astuple(self), astuple(other)))
 
     def __mul__(self, factor: float) -> Flops:
-        return Flops(
-            self.six_n * factor,
-            self.causal * factor,
-            self.full_attention * factor,
-            self.six_n_attention * factor,
-        )
+        return Flops(*(count * factor for count in astuple(self)))
 
 
 def flops_per_token(
@@ -250,8 +240,7 @@ def prefill_flops(model: Model, tokens: int) -> Flops:
 
 def decode_flops(model: Model, context: float) -> Flops:
     """Count the FLOPs of generating one token that attends to ``context`` tokens, itself included.
-    It attends to all of them, so ``causal`` equals ``full_attention``.
-    """
+    It attends to all of them, so ``causal`` equals ``full_attention``."""
     counts = parameters(model)
     attention = float(_ATTENTION_FLOPS * model.layers * model.query_size) * context
     flops = 2.0 * _multiplied(counts) + attention

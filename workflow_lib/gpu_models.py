@@ -50,54 +50,27 @@ _HOPPER_SXM_FP8 = 1979.0e12
 #: right to 0.7 %. So the sensor looks for much less than 20 ms, every 20 ms.
 _HOPPER_LOOK_S = 0.02
 
+# fmt: off
 MODELS: tuple[GpuModel, ...] = (
-    GpuModel(
-        *("H200", ("NVIDIA H200",), 989.4e12, 66.9e12, _HOPPER_READING_S, _HOPPER_LOOK_S),
-        peak_fp8_flops_per_s=_HOPPER_SXM_FP8,
-    ),
-    GpuModel(
-        *("H200 NVL", ("NVIDIA H200 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
-        peak_fp8_flops_per_s=1670.5e12,
-    ),
-    GpuModel(
-        *("H100", ("NVIDIA H100 80GB HBM3",), 989.4e12, 66.9e12),
-        *(_HOPPER_READING_S, _HOPPER_LOOK_S),
-        peak_fp8_flops_per_s=_HOPPER_SXM_FP8,
-    ),
-    GpuModel(
-        *("H100 PCIe", ("NVIDIA H100 PCIe",), 756.0e12, 51.0e12, _HOPPER_READING_S),
-        peak_fp8_flops_per_s=1513.0e12,
-    ),
-    GpuModel(
-        *("H100 NVL", ("NVIDIA H100 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
-        peak_fp8_flops_per_s=1670.5e12,
-    ),
-    GpuModel(
-        "GH200",
-        ("NVIDIA GH200 120GB", "NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"),
-        989.4e12,
-        66.9e12,
-        _HOPPER_READING_S,
-        peak_fp8_flops_per_s=_HOPPER_SXM_FP8,
-    ),
-    GpuModel(
-        "A100 SXM",
-        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"),
-        312.0e12,
-        19.5e12,
-        reading_window_s=0.025,
-        seen_share=0.25,
-    ),
-    GpuModel(
-        "A100 PCIe",
-        ("NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"),
-        312.0e12,
-        19.5e12,
-        reading_window_s=0.025,
-        seen_share=0.25,
-    ),
+    GpuModel("H200", ("NVIDIA H200",), 989.4e12, 66.9e12, _HOPPER_READING_S, _HOPPER_LOOK_S,
+        peak_fp8_flops_per_s=_HOPPER_SXM_FP8),
+    GpuModel("H200 NVL", ("NVIDIA H200 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S,
+        peak_fp8_flops_per_s=1670.5e12),
+    GpuModel("H100", ("NVIDIA H100 80GB HBM3",), 989.4e12, 66.9e12,
+        _HOPPER_READING_S, _HOPPER_LOOK_S, peak_fp8_flops_per_s=_HOPPER_SXM_FP8),
+    GpuModel("H100 PCIe", ("NVIDIA H100 PCIe",), 756.0e12, 51.0e12, _HOPPER_READING_S,
+        peak_fp8_flops_per_s=1513.0e12),
+    GpuModel("H100 NVL", ("NVIDIA H100 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S,
+        peak_fp8_flops_per_s=1670.5e12),
+    GpuModel("GH200", ("NVIDIA GH200 120GB", "NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"),
+        989.4e12, 66.9e12, _HOPPER_READING_S, peak_fp8_flops_per_s=_HOPPER_SXM_FP8),
+    GpuModel("A100 SXM", ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 312.0e12, 19.5e12,
+        reading_window_s=0.025, seen_share=0.25),
+    GpuModel("A100 PCIe", ("NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"), 312.0e12, 19.5e12,
+        reading_window_s=0.025, seen_share=0.25),
     GpuModel("MI250", (), 181.05e12, 22.65e12),
 )
+# fmt: on
 _BY_KEY = {model.key: model for model in MODELS}
 
 

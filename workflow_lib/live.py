@@ -130,8 +130,7 @@ class Watcher:
 
     def look(self, now_unix_s: float) -> Snapshot:
         """The state of all runs now. A damaged file becomes a problem of the snapshot; other runs
-        are still read.
-        """
+        are still read."""
         problems: list[str] = []
         try:
             planned = self._planned()
@@ -258,8 +257,7 @@ def _fresh_rows(
     path: Path, columns: Sequence[Column], after_unix_s: float
 ) -> Iterator[tuple[int, Mapping[str, Field]]]:
     """Yield GPU and row, from the last row backwards, until a row is older than ``after_unix_s``.
-    Rows of a host count as GPU 0.
-    """
+    Rows of a host count as GPU 0."""
     for row in newest_rows(path, columns):
         read = _time(row)
         if read is None or read < after_unix_s:

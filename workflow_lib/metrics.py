@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from workflow_lib import results
-from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.live import GpuNow, NodeNow, RunNow, Snapshot, Watcher
-from workflow_lib.options import add_results
+from workflow_lib.live import NodeNow, RunNow, Snapshot, Watcher
+from workflow_lib.options import add_results, ends_quietly
 from workflow_lib.records import bounds
 from workflow_lib.records.openmetrics import Family, Sample, text_of
 from workflow_lib.records.whole_files import report_error, whole_file
@@ -53,26 +52,21 @@ _THROTTLED = Family(
 )
 _ECC = Family("triptych_gpu_ecc_errors", "counter", "", "memory errors since the driver loaded")
 
+
+def _gauge(name: str, about: str, scale: float = 1.0) -> Reading:
+    """A reading whose metric ends in its unit."""
+    return Reading(Family(name, "gauge", name.rpartition("_")[2], about), scale)
+
+
 OF_GPU: Mapping[str, Reading] = {
-    "power_w": Reading(
-        Family("triptych_gpu_power_watts", "gauge", "watts", "board or package power")
+    "power_w": _gauge("triptych_gpu_power_watts", "board or package power"),
+    "temperature_c": _gauge("triptych_gpu_temperature_celsius", "of the core or hotspot"),
+    "memory_temperature_c": _gauge("triptych_gpu_memory_temperature_celsius", "of the memory"),
+    "sm_clock_mhz": _gauge("triptych_gpu_sm_clock_hertz", "of the multiprocessors", 1e6),
+    "utilisation_percent": _gauge(
+        "triptych_gpu_utilisation_ratio", "time with a kernel running", 0.01
     ),
-    "temperature_c": Reading(
-        Family("triptych_gpu_temperature_celsius", "gauge", "celsius", "of the core or hotspot")
-    ),
-    "memory_temperature_c": Reading(
-        Family("triptych_gpu_memory_temperature_celsius", "gauge", "celsius", "of the memory")
-    ),
-    "sm_clock_mhz": Reading(
-        Family("triptych_gpu_sm_clock_hertz", "gauge", "hertz", "of the multiprocessors"), 1e6
-    ),
-    "utilisation_percent": Reading(
-        Family("triptych_gpu_utilisation_ratio", "gauge", "ratio", "time with a kernel running"),
-        0.01,
-    ),
-    "memory_used_bytes": Reading(
-        Family("triptych_gpu_memory_used_bytes", "gauge", "bytes", "device memory in use")
-    ),
+    "memory_used_bytes": _gauge("triptych_gpu_memory_used_bytes", "device memory in use"),
     "energy_j": Reading(
         Family("triptych_gpu_energy_joules", "counter", "joules", "the driver's own counter")
     ),
@@ -84,15 +78,9 @@ OF_GPU: Mapping[str, Reading] = {
     "ecc_uncorrected_errors": Reading(_ECC, labels={"kind": "uncorrected"}),
 }
 OF_NODE: Mapping[str, Reading] = {
-    "node_power_w": Reading(
-        Family("triptych_node_power_watts", "gauge", "watts", "the whole node's")
-    ),
-    "inlet_temperature_c": Reading(
-        Family("triptych_node_inlet_temperature_celsius", "gauge", "celsius", "air at the inlet")
-    ),
-    "cpu_temperature_c": Reading(
-        Family("triptych_node_cpu_temperature_celsius", "gauge", "celsius", "hottest package")
-    ),
+    "node_power_w": _gauge("triptych_node_power_watts", "the whole node's"),
+    "inlet_temperature_c": _gauge("triptych_node_inlet_temperature_celsius", "air at the inlet"),
+    "cpu_temperature_c": _gauge("triptych_node_cpu_temperature_celsius", "hottest package"),
 }
 #: every metric, in the order of the text
 FAMILIES = tuple(
@@ -105,8 +93,6 @@ FAMILIES = tuple(
         )
     )
 )
-
-#: a metric, labels, value
 
 
 def openmetrics(snapshot: Snapshot) -> str:
@@ -148,12 +134,8 @@ def _of_node(node: NodeNow, labels: Mapping[str, str]) -> Iterator[Sample]:
     for gpu in node.gpus:
         own = {**labels, "gpu": str(gpu.gpu)}
         yield from _read(OF_GPU, gpu.readings, own)
-        yield from _held(gpu, own)
-
-
-def _held(gpu: GpuNow, labels: Mapping[str, str]) -> Iterator[Sample]:
-    for reason, held in (gpu.throttled or {}).items():
-        yield _HELD, {**labels, "reason": reason}, int(held)
+        for reason, held in (gpu.throttled or {}).items():
+            yield _HELD, {**own, "reason": reason}, int(held)
 
 
 def _read(
@@ -181,8 +163,7 @@ def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.metrics"
 ) -> int:
     """Write the text. Returns the exit code: 1 after one message if nothing was written, and 1 if a
-    file could not be read, so that its run is missing.
-    """
+    file could not be read, so that its run is missing."""
     options = command_line(prog).parse_args(arguments)
     try:
         if not options.results.is_dir():

@@ -28,12 +28,7 @@ from workflow_lib.telemetry.choice import open_source
 from workflow_lib.telemetry.source import TelemetryError
 
 #: module → distribution, of what training imports on every node
-_NEEDED = {
-    "numpy": "numpy",
-    "torch": "torch",
-    "deepspeed": "deepspeed",
-    "submitit": "submitit",
-}
+_NEEDED = {"numpy": "numpy", "torch": "torch", "deepspeed": "deepspeed", "submitit": "submitit"}
 
 
 def clock_ahead_s(directory: Path) -> float:

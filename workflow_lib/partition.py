@@ -1,6 +1,5 @@
 """Compares a platform's file with what Slurm says of its partition: the keys that differ, and the
-values of Slurm.
-"""
+values of Slurm."""
 
 from __future__ import annotations
 

@@ -16,11 +16,9 @@ from typing import Any
 import polars as pl
 
 from workflow_lib import cells, table_files
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell, Sweep, Views, view_of
 from workflow_lib.config import Invocation, Prediction
-from workflow_lib.feasibility import StepTime
-from workflow_lib.options import add_config
+from workflow_lib.options import add_config, ends_quietly
 from workflow_lib.plan_text import describe
 from workflow_lib.records.cell_axes import identity
 from workflow_lib.records.checksums import write_checksums
@@ -30,60 +28,54 @@ from workflow_lib.records.tables import PLAN
 from workflow_lib.records.training import NATIVE
 from workflow_lib.records.whole_files import report_error
 from workflow_lib.results import nearest_existing
-from workflow_lib.study import (
-    ConfigError,
-    Study,
-    checked,
-    load_study,
-    lookup,
-    plain_of,
-)
+from workflow_lib.study import ConfigError, Study, checked, load_study, lookup, plain_of
 from workflow_lib.words import counted
 
 
 def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
     """The plan as a table with the columns of records.PLAN: one row a cell. A cell of two sweeps
-    has one row.
-    """
+    has one row."""
     rows = [_row(planned, names) for planned, names in cells.merge(sweeps).values()]
     return table_files.table(rows, PLAN)
 
 
 def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
+    """A row of the plan, without what is not known of the cell."""
     cell, cost = planned.cell, planned.estimate
-    memory = cost.memory if cost else None
-    gpu_bytes = cell.hardware.gpu_memory_bytes
-    return {
+    row = {
         **identity(cell),
         "sweeps": ",".join(sweeps),
         "repeats": planned.repeats,
         "profiled_steps": planned.profiled_steps,
-        "memory_allocated_per_gpu_bytes": memory.allocated if memory else None,
-        "memory_per_gpu_bytes": memory.total if memory else None,
-        "memory_used_per_gpu_bytes": memory.used(gpu_bytes) if memory else None,
-        "planned_bubble_share": cost.bubble_share if cost else None,
-        "step_time_s": cost.step_time_s if cost else None,
-        **_interval(cost.step_time if cost else None),
-        "gpu_hours": cost.gpu_hours(cell, planned.repeats, planned.profiled_steps)
-        if cost and planned.feasible
-        else None,
-        "time_limit_min": cost.time_limit_min if cost else None,
-        "fits": memory.fits(gpu_bytes) if memory and gpu_bytes is not None else None,
         "feasible": planned.feasible,
         "reason": planned.reason,
         **_predicted(planned.prediction),
     }
-
-
-def _interval(time: StepTime | None) -> dict[str, Any]:
-    if time is None:
-        return {}
-    return {
-        "step_time_low_s": time.low_s,
-        "step_time_high_s": time.high_s,
-        "step_time_source": time.source,
-        "step_time_kind": time.kind,
+    if cost is None:
+        return row
+    row |= {
+        "planned_bubble_share": cost.bubble_share,
+        "step_time_s": cost.step_time_s,
+        "time_limit_min": cost.time_limit_min,
     }
+    if planned.feasible:
+        row["gpu_hours"] = cost.gpu_hours(cell, planned.repeats, planned.profiled_steps)
+    if time := cost.step_time:
+        row |= {
+            "step_time_low_s": time.low_s,
+            "step_time_high_s": time.high_s,
+            "step_time_source": time.source,
+            "step_time_kind": time.kind,
+        }
+    if memory := cost.memory:
+        gpu_bytes = cell.hardware.gpu_memory_bytes
+        row |= {
+            "memory_allocated_per_gpu_bytes": memory.allocated,
+            "memory_per_gpu_bytes": memory.total,
+            "memory_used_per_gpu_bytes": memory.used(gpu_bytes),
+            "fits": None if gpu_bytes is None else memory.fits(gpu_bytes),
+        }
+    return row
 
 
 def _predicted(prediction: Prediction | None) -> dict[str, Any]:
@@ -104,8 +96,7 @@ def of_platform(
 ) -> tuple[list[Sweep], dict[str, ConfigError]]:
     """The sweeps of a platform, without those for all platforms that it can run no cell of; and
     name → mistake of those that have one, or of which a file does not tell the platform. Raises
-    ConfigError for a mistake in the platform's file, and if there are neither.
-    """
+    ConfigError for a mistake in the platform's file, and if there are neither."""
     lookup("platform", platform, study.platforms)
     views = {
         view_of(name, spec, platform)
@@ -137,8 +128,7 @@ def default_of(
     study: Study, platform: str, sweeps: Iterable[Sweep]
 ) -> tuple[str, pl.DataFrame] | None:
     """The command that runs the sweeps of ``config.yaml`` on a platform, and their plan; None if
-    there is no ``config.yaml``. Raises ConfigError.
-    """
+    there is no ``config.yaml``. Raises ConfigError."""
     path = study.directory / "config.yaml"
     if not path.exists():
         return None
@@ -149,8 +139,7 @@ def default_of(
 
 def refuse_idle(sweep: Sweep, directory: Path) -> None:
     """Raise ConfigError for a sweep of which no cell can run: that is a mistake, while a sweep in
-    which some cells cannot run is valid.
-    """
+    which some cells cannot run is valid."""
     path = directory / "sweeps" / f"{sweep.spec}.yaml"
     if not sweep.cells:
         raise ConfigError(
@@ -167,8 +156,7 @@ def refuse_idle(sweep: Sweep, directory: Path) -> None:
 
 def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[str]:
     """What the planned sweeps allow and nobody is likely to want. ``machine_bytes`` is the memory
-    of this machine.
-    """
+    of this machine."""
     said = []
     for sweep in sweeps:
         path = study.directory / "sweeps" / f"{sweep.spec}.yaml"
@@ -195,8 +183,7 @@ def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[
 
 def refuse_unwritable(path: Path) -> None:
     """Raise ConfigError for a file that this user cannot write, in a read-only clone for example,
-    and say where else it may go.
-    """
+    and say where else it may go."""
     there = nearest_existing(path.absolute().parent)
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(

@@ -1,6 +1,5 @@
 """Writes the plan as text: a line for each cell by its name, cells that
-cannot run with the reason, the cost of each sweep, and the sweeps that run by default.
-"""
+cannot run with the reason, the cost of each sweep, and the sweeps that run by default."""
 
 from __future__ import annotations
 
@@ -40,11 +39,7 @@ def describe(
     if others:
         heads = ["cannot run", *(["sweeps"] if several else []), "because"]
         lines = [
-            [
-                _named(row, names),
-                *([", ".join(_sweeps(row))] if several else []),
-                row["reason"],
-            ]
+            [_named(row, names), *([", ".join(_sweeps(row))] if several else []), row["reason"]]
             for row in others
         ]
         parts.append(tabulate(lines, heads, disable_numparse=True))
@@ -150,8 +145,7 @@ def _why_unknown(rows: Sequence[Row]) -> str:
 
 def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
     """A table of the cells, runs and GPU-hours of each sweep. A cell of two sweeps counts in both,
-    but runs once.
-    """
+    but runs once."""
     lines = [[name, len(own), _runs(own), _shown_hours(_hours(own))] for name, own in each.items()]
     headers = ["sweep", "cells", "runs", "GPU-hours"]
     text = tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3))

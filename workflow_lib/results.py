@@ -90,22 +90,19 @@ def token_array(description: Path) -> Path:
 
 def code_directory(results: Path) -> Path:
     """The directory of the code that this user's jobs run, a file for each version. It is not
-    shared, because who can write it can have a job run as this user.
-    """
+    shared, because who can write it can have a job run as this user."""
     return results / "code" / str(os.getuid())
 
 
 def nearest_existing(path: Path) -> Path:
     """The path, or the lowest of its parents that exists. ``Path.exists`` raises PermissionError
-    below a directory that may not be looked into.
-    """
+    below a directory that may not be looked into."""
     return next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
 
 
 def broken_link(path: Path) -> str | None:
     """Says, in a sentence, that a path leads over a link to what is not there; None if it does not.
-    Such a path cannot be made: the link is in the way.
-    """
+    Such a path cannot be made: the link is in the way."""
     for each in (path, *path.parents):
         if os.access(each, os.F_OK):
             break
@@ -120,15 +117,13 @@ def broken_link(path: Path) -> str | None:
 
 def may_list(directory: Path) -> bool:
     """Whether a path is a directory that this user may list. ``Path.is_dir`` alone raises
-    PermissionError below a directory that may not be looked into.
-    """
+    PermissionError below a directory that may not be looked into."""
     return os.access(directory, os.R_OK | os.X_OK) and directory.is_dir()
 
 
 def unreadable_tokens(description: Path) -> str | None:
     """Says, in a sentence, which directory or file of a corpus's tokens is there and cannot be read
-    by this user; None if there is none.
-    """
+    by this user; None if there is none."""
     directory, there = description.parent, nearest_existing(description.parent)
     if there != directory:
         refused = None if os.access(there, os.X_OK) else there

@@ -130,8 +130,7 @@ def _profile(platform: str, platforms: Mapping[str, Platform]) -> Path:
 
 def _refuse_unknown_user() -> None:
     """Raise ConfigError if the system does not know this user, as in a container with ``--user``:
-    Snakemake would end in a traceback.
-    """
+    Snakemake would end in a traceback."""
     try:
         getpass.getuser()
         Path.home()
@@ -156,8 +155,7 @@ def _refuse_without_cache() -> None:
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.run") -> int:
     """Become Snakemake. Returns 1 after one message if that fails; with ``--brief`` returns
-    Snakemake's exit code.
-    """
+    Snakemake's exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)
     chosen = command_line(prog).parse_args(given[:end])

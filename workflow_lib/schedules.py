@@ -55,8 +55,7 @@ def _in_rounds(
     rank: int, ranks: int, chunks: int, micro_batches: int, splits: bool
 ) -> Iterator[Pass]:
     """A round of micro-batches through one chunk, and then through the next. With ``splits``
-    gradients of weights come later, by as many passes as there are ranks before this one.
-    """
+    gradients of weights come later, by as many passes as there are ranks before this one."""
     size = micro_batches // max(1, micro_batches // ranks)
     total = chunks * micro_batches
     ahead = (chunks - 1) * size + (1 if splits else 2) * (ranks - 1 - rank)
@@ -119,8 +118,7 @@ def _zero_bubble_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Pass]:
 
 def forward_share(training: Training) -> float:
     """What the forward pass takes of a micro-batch's time on a rank. A backward pass has two
-    products for each of a forward pass, and with full recomputation it repeats that one, too.
-    """
+    products for each of a forward pass, and with full recomputation it repeats that one, too."""
     return 1 / 4 if training.recomputation == "full" else 1 / 3
 
 

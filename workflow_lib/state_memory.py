@@ -38,6 +38,10 @@ class Held:
     def all(self) -> float:
         return self.dense + self.experts
 
+    def trained(self, training: Training) -> tuple[float, float]:
+        """Parameters that are trained: those that all replicas hold, and those of experts."""
+        return (self.adapters, 0.0) if training.workload == "lora" else (self.dense, self.experts)
+
     @property
     def bucket(self) -> float:
         """Parameters whose gradients DeepSpeed reduces at once."""
@@ -94,12 +98,10 @@ def states_bytes(
     """
     stage, element = training.zero_stage, element_bytes(training)
     frozen = 0.0
-    dense, experts = held.dense, held.experts
-    if training.workload == "lora":
-        dense, experts = held.adapters, 0.0
+    dense, experts = held.trained(training)
 
     def cut(bytes_each: float, divided: bool, dense: float, experts: float) -> float:
-        shards = (degrees.copies, max(degrees.dp // degrees.ep, 1)) if divided else (1, 1)
+        shards = (degrees.copies, _expert_copies(degrees)) if divided else (1, 1)
         return bytes_each * (dense / shards[0] + experts / shards[1])
 
     if training.backend == "torch":
@@ -143,14 +145,12 @@ def freed_bytes(held: Held, degrees: Degrees, training: Training) -> float:
     of the model is gathered and reduced in lies on streams of its own, and no layer can use it.
     DeepSpeed copies gradients too; none of its runs was measured.
     """
-    dense, experts = held.dense, held.experts
-    if training.workload == "lora":
-        dense, experts = held.adapters, 0.0
+    dense, experts = held.trained(training)
     if training.zero_stage >= 2:
         return held.end * (element_bytes(training) + REDUCED_BYTES)
     if training.zero_stage == 0:
         return REDUCED_BYTES * (dense + experts)
-    return REDUCED_BYTES * (dense / degrees.copies + experts / max(degrees.dp // degrees.ep, 1))
+    return REDUCED_BYTES * (dense / degrees.copies + experts / _expert_copies(degrees))
 
 
 def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:
@@ -164,10 +164,8 @@ def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:
     stage, bf16 = training.zero_stage, training.precision == "bf16"
     if training.backend == "torch" or stage == 3 or (stage == 0 and not bf16):
         return 0.0
-    dense, experts = held.dense, held.experts
-    if training.workload == "lora":
-        dense, experts = held.adapters, 0.0
-    replicas = degrees.dp, max(degrees.dp // degrees.ep, 1)
+    dense, experts = held.trained(training)
+    replicas = degrees.dp, _expert_copies(degrees)
     if degrees.ep == 1:
         dense, experts = dense + experts, 0.0
     copy = 4 * max(dense / replicas[0], experts / replicas[1])
@@ -189,6 +187,11 @@ def reduction_bytes(unit: float, held: Held, training: Training) -> float:
     else:
         copies = element + REDUCED_BYTES
     return copies * held.bucket if _has_buckets(training) else 0.0
+
+
+def _expert_copies(degrees: Degrees) -> int:
+    """How many replicas hold the same experts."""
+    return max(degrees.dp // degrees.ep, 1)
 
 
 def _has_buckets(training: Training) -> bool:

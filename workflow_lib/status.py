@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
+import functools
 import json
 import sys
 import time
@@ -23,8 +24,7 @@ from tabulate import tabulate
 
 from workflow_lib import results, table_files
 from workflow_lib.analysis.parquet_check import check_readable
-from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.options import add_results
+from workflow_lib.options import add_results, ends_quietly
 from workflow_lib.records import bounds
 from workflow_lib.records.files import read_if_there, read_json, read_outcome
 from workflow_lib.records.outcomes import EndedRecord, JobRecord, Outcome, OutcomeRecord
@@ -76,8 +76,7 @@ class RunStatus:
 
 def find(root: Path) -> tuple[list[RunStatus], list[str]]:
     """Every run of the results directory ``root``: planned ones, and those on disk; and what cannot
-    be read of plans and of runs that are therefore left out.
-    """
+    be read of plans and of runs that are therefore left out."""
     planned: set[tuple[str, int]] = set()
     problems = []
     for plan in plans_of(root):
@@ -93,8 +92,7 @@ def read_runs(
     root: Path, planned: Set[tuple[str, int]], read: Callable[[str, int, Path, bool], T]
 ) -> tuple[list[T], list[str]]:
     """What ``read`` makes of every run, planned or on disk, by its cell, number, directory and
-    whether it is planned; and why the runs that are left out cannot be read.
-    """
+    whether it is planned; and why the runs that are left out cannot be read."""
     runs, problems = [], []
     for cell, run in sorted(planned | runs_on_disk(root)):
         try:
@@ -158,10 +156,7 @@ def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
 
 
 def _state(
-    paths: RunPaths,
-    job: JobRecord | None,
-    ended: EndedRecord | None,
-    outcome: OutcomeRecord | None,
+    paths: RunPaths, job: JobRecord | None, ended: EndedRecord | None, outcome: OutcomeRecord | None
 ) -> tuple[str, float | None]:
     """The state, and when it began, in Unix time."""
     if outcome is not None:
@@ -180,8 +175,7 @@ def _state(
 
 def _steps_done(paths: RunPaths) -> int | None:
     """The number of rank 0's last step plus 1, because steps are numbered from 0; None before the
-    first file of steps.
-    """
+    first file of steps."""
     try:
         end = end_of_file(paths.rank_steps(0), 2 * bounds.LINE_BYTES.most)
     except FileNotFoundError:
@@ -208,8 +202,7 @@ def select(
     nodes: Sequence[str] = (),
 ) -> list[RunStatus]:
     """The runs that match one of the values of each option that is given. Cells are beginnings of
-    ids, or patterns as ``h200/*``.
-    """
+    ids, or patterns as ``h200/*``."""
     return [
         run
         for run in runs
@@ -296,29 +289,12 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     add_results(parser)
     parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
-    parser.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        choices=STATES,
-        help="only runs in this state; may be given again",
-    )
-    parser.add_argument(
-        "--outcome",
-        action="append",
-        default=[],
-        choices=[each.value for each in Outcome],
-        help="only runs that ended so; may be given again",
-    )
-    parser.add_argument(
-        "--cell",
-        action="append",
-        default=[],
-        help="only these cells: the beginning of an id, or a pattern with *",
-    )
-    parser.add_argument(
-        "--node", action="append", default=[], help="only runs on this node; may be given again"
-    )
+    repeated = functools.partial(parser.add_argument, action="append", default=[])
+    repeated("--state", choices=STATES, help="only runs in this state; may be given again")
+    outcomes = [each.value for each in Outcome]
+    repeated("--outcome", choices=outcomes, help="only runs that ended so; may be given again")
+    repeated("--cell", help="only these cells: the beginning of an id, or a pattern with *")
+    repeated("--node", help="only runs on this node; may be given again")
     parser.add_argument(
         "--again", action="store_true", help="have the workflow run the chosen results again"
     )

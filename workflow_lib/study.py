@@ -44,8 +44,7 @@ class ConfigError(ValueError):
 
     def __init__(self, message: str) -> None:
         """``message`` may quote keys and file names, so characters that cannot be printed are
-        escaped.
-        """
+        escaped."""
         super().__init__(printable(message, bounds.MESSAGE_LETTERS.most))
 
 
@@ -54,8 +53,7 @@ Item = TypeVar("Item")
 
 class Files(dict[str, Item]):
     """Name → what a file says, of the files without a mistake. Whoever looks up the name of a file
-    with one gets its ConfigError.
-    """
+    with one gets its ConfigError."""
 
     def __init__(self, files: Mapping[str, Item] = MappingProxyType({})) -> None:
         super().__init__(files)
@@ -90,8 +88,7 @@ class Study:
 
     def files_of(self, sweep: str, platform: str) -> tuple[Path, ...]:
         """A sweep's file and the files that it refers to, as paths below ``directory``; of a sweep
-        for all platforms only the file of ``platform``.
-        """
+        for all platforms only the file of ``platform``."""
         spec = self.sweeps[sweep]
         models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
         named = {
@@ -108,8 +105,7 @@ class Study:
 
 def load_study(directory: Path) -> Study:
     """Read the files under ``directory``. A mistake in one of them is raised where that file is
-    looked up. Raises ConfigError if there is no such directory.
-    """
+    looked up. Raises ConfigError if there is no such directory."""
     if not directory.is_dir():
         raise ConfigError(
             f"{directory}: no such directory; change to the clone, or name its config by --config"
@@ -141,15 +137,13 @@ def load_meters(path: Path | None) -> dict[str, SensorError]:
 
 def remedy(kind: str, name: str, known: Iterable[str]) -> str:
     """What to do about an unknown name. For a platform it lists the valid names, because a similar
-    name is another platform.
-    """
+    name is another platform."""
     return mistakes.listed(known) if kind.startswith("platform") else mistakes.nearest(name, known)
 
 
 def lookup(kind: str, name: str, known: Mapping[str, Item]) -> Item:
     """``known[name]``. Raises ConfigError: the mistake in the file of this name; or one that lists
-    valid names or the nearest one.
-    """
+    valid names or the nearest one."""
     try:
         return known[name]
     except KeyError:
@@ -194,8 +188,7 @@ def plain_of(path: Path) -> dict[Any, Any]:
 
 def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
     """Check plain data against the model ``kind``. Raises ConfigError, which names ``source`` and
-    the key.
-    """
+    the key."""
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
@@ -216,8 +209,7 @@ def _check_parameters(path: Path, spec: ModelSpec) -> None:
 
 def check_references(sweep: SweepSpec, study: Study) -> None:
     """Raise ConfigError, which names the key, if a sweep refers to a file that is not there, or if
-    GPUs are to cool down and nobody knows to what.
-    """
+    GPUs are to cool down and nobody knows to what."""
     platforms = study.platforms_of(sweep)
     own: tuple[str, Iterable[str]] = ("platform of this sweep", platforms)
     trainers = (NATIVE, *study.trainers, *study.trainers.bad)

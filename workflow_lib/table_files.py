@@ -15,12 +15,7 @@ from workflow_lib.records.columns import Column
 from workflow_lib.records.reading import RecordError, shown
 from workflow_lib.records.whole_files import whole_file
 
-_TYPES: Mapping[type, Any] = {
-    float: pl.Float64,
-    int: pl.Int64,
-    str: pl.String,
-    bool: pl.Boolean,
-}
+_TYPES: Mapping[type, Any] = {float: pl.Float64, int: pl.Int64, str: pl.String, bool: pl.Boolean}
 
 _REMEDY = "remove it, and the same command makes it again"
 

@@ -89,8 +89,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_keys)
 
 def read_yaml(path: Path) -> Any:
     """The single document of a file, as plain data, with Keys for its mappings. Raises OSError,
-    RecordError and YamlFileError.
-    """
+    RecordError and YamlFileError."""
     content = read_bytes(path, bounds.CONFIGURATION_BYTES)
     try:
         return _Loader(content.decode("utf-8")).get_single_data()
@@ -112,8 +111,7 @@ def read_yaml(path: Path) -> Any:
 
 def _refuse_keys_given_twice(mapping: Any) -> None:
     """Raise YamlFileError for a key that is given twice. YAML forbids that, but PyYAML silently
-    keeps the last one.
-    """
+    keeps the last one."""
     lines: dict[tuple[str, str], int] = {}
     for key in (key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)):
         line, name = key.start_mark.line + 1, (key.tag, key.value)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.run_tables import SERIES_POINTS
+from workflow_lib.records.tables import SERIES_POINTS
 
 #: NVML's bits, as in analysis/metrics.py
 _BITS = {"power_capped": 0x4, "thermally_slowed": 0x60, "power_braked": 0x80}

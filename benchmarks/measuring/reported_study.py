@@ -17,8 +17,7 @@ from workflow_lib.launch.job_script import Code, Places, job_script
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.files import read_record
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.run_tables import KERNELS, TRACES
-from workflow_lib.records.tables import CELLS
+from workflow_lib.records.tables import CELLS, KERNELS, TRACES
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.study import load_study
 from workflow_lib.table_files import read_table, table, write_table

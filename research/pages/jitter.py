@@ -12,8 +12,7 @@ from research.pages import findings
 from research.pages.tables import NOTICE, document, table
 from research.projection.jitter import Jitter, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
-from workflow_lib.records.run_tables import STEP_TIMES
-from workflow_lib.records.tables import GPUS, RUNS
+from workflow_lib.records.tables import GPUS, RUNS, STEP_TIMES
 
 NAME = "jitter.md"
 #: a step that takes so many times the median stalled

@@ -13,7 +13,7 @@ from research.pages.tables import document, table
 from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import cell_axes
 from workflow_lib.records.paths import SweepPaths
-from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.records.tables import KERNELS, TRACES
 from workflow_lib.report.caveats import trainers_differ
 from workflow_lib.report.figures.cell_names import Row, completed, in_order
 from workflow_lib.report.figures.environments import environments

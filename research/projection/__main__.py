@@ -13,7 +13,7 @@ from research.projection import calibration, own_validation, validation_text
 from research.projection.own_validation import validate_own
 from research.projection.ship import ship
 from research.projection.validation import validate
-from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.options import ends_quietly
 from workflow_lib.projection import part_times
 from workflow_lib.projection.__main__ import add_times, count, run
 from workflow_lib.projection.own_runs import SHIPPED, read_own

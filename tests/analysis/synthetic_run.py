@@ -70,8 +70,7 @@ HARDWARE = Hardware(
 
 def cell(**changes: Any) -> Cell:
     """Two replicas on one node with two GPUs, one step of warm-up and two measured ones; but for
-    fields of it, and of its training, hardware or telemetry.
-    """
+    fields of it, and of its training, hardware or telemetry."""
     plain = made_cell(
         id="made-up/tiny/tp1-pp1-dp2_mb1-gb4-bf16-zero1_01234567",
         model=MODEL,
@@ -95,8 +94,7 @@ NO_HEAT = {"throttle_sw_thermal_s": 0, "throttle_hw_thermal_s": 0}
 
 def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
     """A GPU's readings at a time, fast ones and counters: idle, then 400 W (GPU 0) or 600 W (GPU 1)
-    from 5 s on.
-    """
+    from 5 s on."""
     busy_w = 400 + 200 * gpu
     return {
         "unix_time_s": START + elapsed_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_lib.analysis import batch
+from workflow_lib.analysis import reduce
 from workflow_lib.analysis.__main__ import main
 
 from .synthetic_run import Run
@@ -12,7 +12,7 @@ from .synthetic_run import Run
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_damaged_run_keeps_no_other_from_being_reduced(processes, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(batch, "_CHUNK", 1)
+    monkeypatch.setattr(reduce, "_CHUNK", 1)
     runs = [Run().write(tmp_path / f"cell{number}" / "run1") for number in range(3)]
     runs[1].rank_steps(1).unlink()
     directories = [str(run.directory) for run in runs]
@@ -24,7 +24,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reduced(processes, tmp_path, ca
 
 
 def test_both_ways_give_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(batch, "_CHUNK", 1)
+    monkeypatch.setattr(reduce, "_CHUNK", 1)
     written = []
     for processes in ("1", "2"):
         runs = [Run().write(tmp_path / f"{processes}{number}" / "run1") for number in range(2)]
@@ -36,4 +36,4 @@ def test_both_ways_give_the_same_bytes(tmp_path, monkeypatch):
 
 
 def test_no_runs_are_no_problem():
-    assert batch.reduce_runs([], processes=2) == []
+    assert reduce.reduce_runs([], processes=2) == []

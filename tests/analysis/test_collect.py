@@ -19,8 +19,7 @@ from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import RunPaths, SweepPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import SENTENCES
-from workflow_lib.records.run_tables import KERNELS, TRACES
-from workflow_lib.records.tables import GPUS, PLAN, TABLES
+from workflow_lib.records.tables import GPUS, KERNELS, PLAN, TABLES, TRACES
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import read_table, schema, table, write_table

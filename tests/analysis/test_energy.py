@@ -80,10 +80,7 @@ def row(gpu: int, at: float, energy_j: float, age_s: float | None) -> dict[str, 
 
 
 def written(
-    directory: Path,
-    power_w: Power,
-    counters: list[dict[str, Any]],
-    sampled_w: Power | None = None,
+    directory: Path, power_w: Power, counters: list[dict[str, Any]], sampled_w: Power | None = None
 ) -> RunPaths:
     """A run with readings and the driver's samples of one power, or of two, and these counters."""
     readings = Run(edit=setting(power_w=power_w))

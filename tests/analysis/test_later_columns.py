@@ -6,8 +6,7 @@ import pytest
 
 from workflow_lib.analysis.samples import read_rows
 from workflow_lib.records.columns import Column
-from workflow_lib.records.csv_rows import read_csv
-from workflow_lib.records.reading import RecordError
+from workflow_lib.records.reading import RecordError, read_csv
 
 COLUMNS = (
     Column("at_s", float, "s", ""),

@@ -37,8 +37,7 @@ OF_INFERENCE = inapplicable("pretrain")
 
 def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
     """Write and reduce a run; returns its row, its GPUs' rows, and the codes of the row's nulls,
-    but for those of measures that training does not have.
-    """
+    but for those of measures that training does not have."""
     reduced = run.reduced(tmp_path)
     row, null = reduced["run"], codes(reduced["run"])
     if run.outcome is Outcome.COMPLETED:
@@ -529,8 +528,7 @@ def test_a_peak_of_power_says_what_it_is_of(tmp_path, run, sensor):
 
 
 @pytest.mark.parametrize(
-    "outcome",
-    [o for o in Outcome if o not in (Outcome.COMPLETED, Outcome.TELEMETRY_INVALID)],
+    "outcome", [o for o in Outcome if o not in (Outcome.COMPLETED, Outcome.TELEMETRY_INVALID)]
 )
 def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path, outcome):
     row, gpus, null = reduce(Run(outcome=outcome), tmp_path)

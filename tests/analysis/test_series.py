@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from workflow_lib.records.outcomes import Outcome
-from workflow_lib.records.run_tables import SERIES, SERIES_POINTS
+from workflow_lib.records.tables import SERIES, SERIES_POINTS
 from workflow_lib.table_files import read_table
 
 from .synthetic_run import Run, keeping, setting, summary

@@ -116,9 +116,7 @@ def test_blocks_are_of_as_many_steps_as_they_need(count, duration_s, rate_hz, fi
 
 
 def reduced(
-    directory: Path,
-    durations_s: Sequence[float],
-    edit: Edit = lambda row: row,
+    directory: Path, durations_s: Sequence[float], edit: Edit = lambda row: row
 ) -> dict[str, Any]:
     """The row of a run with a step of warm-up and then such steps, from 10 to 40 s, whose GPUs draw
     400 and 600 W throughout."""

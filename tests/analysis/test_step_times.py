@@ -10,7 +10,7 @@ import pytest
 
 from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.run_tables import STEP_TIMES
+from workflow_lib.records.tables import STEP_TIMES
 from workflow_lib.table_files import read_table
 
 from .synthetic_run import Run, assert_null, cell, keeping, setting, summary

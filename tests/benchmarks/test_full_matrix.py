@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.reduce import reduce_runs
 from workflow_lib.records.tables import CELLS
 from workflow_lib.table_files import read_table
 

@@ -11,7 +11,7 @@ from tests.report.pages import draw, write
 from tests.report.sweep import Planned, write_sweep
 from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.run_tables import SERIES, STEP_TIMES
+from workflow_lib.records.tables import SERIES, STEP_TIMES
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import table, write_table
 

@@ -21,7 +21,7 @@ from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
 from workflow_lib.records import cell_axes
-from workflow_lib.records.claims_table import CLAIMS
+from workflow_lib.records.verdict_tables import CLAIMS
 from workflow_lib.study import load_study
 from workflow_lib.table_files import table
 

@@ -14,8 +14,8 @@ from workflow_lib.claims import page
 from workflow_lib.claims.__main__ import main
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.measured import Measured, read
-from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.reading import RecordError
+from workflow_lib.records.verdict_tables import CLAIMS
 from workflow_lib.study import ConfigError, load_ledger, load_study
 from workflow_lib.table_files import read_table
 

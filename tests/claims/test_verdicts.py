@@ -19,8 +19,8 @@ from workflow_lib.claims import page
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.verdicts import of_claim, of_interval, of_test
 from workflow_lib.config import ClaimTest
-from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.verdict_tables import CLAIMS
 from workflow_lib.table_files import table
 
 FIRST, SECOND = known(micro_batch=4), known(micro_batch=1)

@@ -19,11 +19,11 @@ from workflow_lib.comparison.matching import best_pairs, layout_pairs
 from workflow_lib.comparison.pair_labels import Labels
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import rows
-from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.files import read_json
 from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import ComparisonPaths
 from workflow_lib.records.tables import GPUS
+from workflow_lib.records.verdict_tables import COMPARISON
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.table_files import read_table
 

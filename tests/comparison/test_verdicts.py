@@ -14,7 +14,7 @@ from workflow_lib.comparison.matching import Pair, layout_pairs
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.intervals.design import design
 from workflow_lib.power_errors import SensorError
-from workflow_lib.records.comparison_table import COMPARISON
+from workflow_lib.records.verdict_tables import COMPARISON
 from workflow_lib.table_files import table
 
 from .sides import failed, known, measured, numbers, side

@@ -42,7 +42,6 @@ from workflow_lib.launch import evidence
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.columns import Column
 from workflow_lib.records.contract import STEPS, RankRecord
-from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import TelemetryStart
 from workflow_lib.records.outcomes import (
@@ -55,7 +54,7 @@ from workflow_lib.records.outcomes import (
     SubmissionRecord,
 )
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.reading import RecordError
+from workflow_lib.records.reading import RecordError, read_csv
 from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.report import cell_files as page_files

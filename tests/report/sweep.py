@@ -16,8 +16,7 @@ from workflow_lib.records.measures import MEASURES, inapplicable
 from workflow_lib.records.nodes import CoolDown
 from workflow_lib.records.outcomes import Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.run_tables import SERIES, STEP_TIMES
-from workflow_lib.records.tables import GPUS, PLAN, RUNS
+from workflow_lib.records.tables import GPUS, PLAN, RUNS, SERIES, STEP_TIMES
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import table, write_table

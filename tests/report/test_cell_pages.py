@@ -19,7 +19,7 @@ from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.outcomes import ErrorRecord, ExitRecord, Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.run_tables import SERIES, STEP_TIMES
+from workflow_lib.records.tables import SERIES, STEP_TIMES
 from workflow_lib.records.training import Precisions
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.report.cell_files import HIDDEN, LOG_LINES, cleaning, tail

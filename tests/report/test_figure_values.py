@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 
 from workflow_lib.records.degrees import Degrees
-from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
+from workflow_lib.records.tables import KERNELS, SERIES, STEP_TIMES, TRACES
 from workflow_lib.report.figures import (
     Tables,
     figures,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workflow_lib.records.degrees import Degrees
-from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.records.tables import KERNELS, TRACES
 from workflow_lib.report.figures.tables import Tables
 from workflow_lib.report.overlap import slower_with_overlap
 from workflow_lib.table_files import table

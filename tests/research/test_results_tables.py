@@ -23,8 +23,7 @@ from workflow_lib.projection.own_stack import Residual
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.measures import MEASURES
 from workflow_lib.records.paths import SweepPaths
-from workflow_lib.records.run_tables import KERNELS, TRACES
-from workflow_lib.records.tables import CELLS, OVERHEAD
+from workflow_lib.records.tables import CELLS, KERNELS, OVERHEAD, TRACES
 from workflow_lib.table_files import read_table, table, write_table
 
 MFU = {

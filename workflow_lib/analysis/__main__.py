@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.reduce import reduce_runs
 from workflow_lib.analysis.samples import in_full
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
 from workflow_lib.analysis.traces.of_run import analyse_run, described

@@ -4,27 +4,6 @@
 runs, all others hold measured runs.
 
 Every cell of the plan has a row, whatever its outcome, so that failures stay visible.
-
-The interval of the median of a few repeats.
-
-Fewer than five repeats have only their range. Five or more have an interval that holds the true
-median with a known probability, whatever the distribution. The interval from the k-th lowest to the
-k-th highest of n values holds it with this probability::
-
-    1 − 2·(C(n, 0) + C(n, 1) + … + C(n, k − 1)) / 2ⁿ
-
-(W. R. Thompson, Annals of Mathematical Statistics 7(3), 1936). The median lies outside only if
-fewer than k of the n values fall on one side of it, and each value falls on either side with
-probability ½. The narrowest interval that reaches 95 % is taken. With five values none does; their
-range has 93.75 %.
-
-The bootstrap is not used, because it misses its nominal probability here. Its interval ends at the
-same values or at means of two of them, because the median of each resample is one of these (B.
-Efron, Annals of Statistics 7(1), 1979, section 3). In 2000 simulated samples each, normal and
-log-normal, its "95 %" interval held the median in 88 % of the samples with 7 values, and in 92 to
-93 % of those with 8 or 15. The bias-corrected and accelerated bootstrap was within a percentage
-point of that, since its correction is made for smooth statistics. The interval of order statistics
-held it in 94, 98, 99 and 97 % with 5, 7, 8 and 15 values, and needs no random numbers.
 """
 
 from __future__ import annotations
@@ -52,8 +31,7 @@ from workflow_lib.records.outcomes import Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths, SweepPaths
 from workflow_lib.records.reading import RecordError, shown
 from workflow_lib.records.reasons import Reason, missing
-from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
-from workflow_lib.records.tables import PLAN, TABLES
+from workflow_lib.records.tables import KERNELS, PLAN, SERIES, STEP_TIMES, TABLES, TRACES
 from workflow_lib.table_files import check_reasons, read_table, schema, table, write_table
 from workflow_lib.words import counted
 
@@ -76,7 +54,19 @@ class Interval(NamedTuple):
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The interval of the median of one or more values."""
+    """The interval of the median of one or more values.
+
+    Fewer than five have only their range. Five or more have an interval that holds the true median
+    with a known probability, whatever the distribution. The interval from the k-th lowest to the
+    k-th highest of n values holds it with this probability::
+
+        1 − 2·(C(n, 0) + C(n, 1) + … + C(n, k − 1)) / 2ⁿ
+
+    (W. R. Thompson, Annals of Mathematical Statistics 7(3), 1936). The median lies outside only if
+    fewer than k of the n values fall on one side of it, and each value falls on either side with
+    probability ½. The narrowest interval that reaches 95 % is taken. With five values none does;
+    their range has 93.75 %. docs/explanation/measurement.md says why this is no bootstrap.
+    """
     ordered, count = sorted(values), len(values)
     if count < FEWEST_FOR_INTERVAL:
         return Interval(ordered[0], ordered[-1], RANGE, None)
@@ -287,9 +277,7 @@ def _check_identity(
 
 
 def _cell_row(
-    cell: Mapping[str, Any],
-    runs: Sequence[Mapping[str, Any]],
-    profiled: Mapping[str, Any] | None,
+    cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], profiled: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """A cell's row: medians and their intervals over its completed runs, and the outcomes of all
     its runs. ``profiled`` holds the columns about its profiled run, if it has one."""

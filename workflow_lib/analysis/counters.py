@@ -20,6 +20,7 @@ from workflow_lib.analysis.known import Why
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.telemetry_columns import THROTTLES
 from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
 #: the readings of the energy counter nearest to the edges of the window may be this far off them in
@@ -150,7 +151,9 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
 
 def _too_far(pair: tuple[Reading, Reading], window: Window) -> Why:
     """Why two readings of the energy counter cannot stand for the window; "" if they can."""
-    if (off_s := _off_s(pair, window)) > _LARGEST_COMPLETED_SHARE * window.duration_s:
+    late_s = pair[0].unix_time_s - window.start_unix_s
+    early_s = pair[1].unix_time_s - window.end_unix_s
+    if (off_s := abs(late_s) + abs(early_s)) > _LARGEST_COMPLETED_SHARE * window.duration_s:
         return Reason(
             "counter_off_edges", off_s=off_s, largest_completed_share=_LARGEST_COMPLETED_SHARE
         )
@@ -171,13 +174,6 @@ def _apart_s(pair: tuple[Reading, Reading]) -> float:
 
 def _times_off_s(pair: tuple[Reading, Reading]) -> float:
     return pair[0].off_s + pair[1].off_s
-
-
-def _off_s(readings: tuple[Reading, Reading], window: Window) -> float:
-    """The distances of two readings from a window's start and end, added up, in s."""
-    return abs(readings[0].unix_time_s - window.start_unix_s) + abs(
-        readings[1].unix_time_s - window.end_unix_s
-    )
 
 
 def _power_integrals(
@@ -204,12 +200,7 @@ def _power_integrals(
     return until
 
 
-THROTTLE_COUNTERS = (
-    "throttle_power_cap_s",
-    "throttle_sw_thermal_s",
-    "throttle_hw_thermal_s",
-    "throttle_power_brake_s",
-)
+THROTTLE_COUNTERS = tuple(THROTTLES)
 #: the step by which NVIDIA's counters advance, as seen on H100 and H200 with driver 580.159
 _COUNTER_STEP_S = 0.1
 

@@ -31,15 +31,8 @@ _COLUMNS = {**dict.fromkeys(metrics.EVENTS, "event_reasons"), "capped_clock": "s
 
 #: columns of GPUS that are never null
 _ALWAYS_KNOWN = (
-    "cell",
-    "run",
-    "node",
-    "gpu",
-    "airflow",
-    "samples",
-    "power_refused",
-    "missing_reasons",
-    "missing_codes",
+    *("cell", "run", "node", "gpu", "airflow", "samples", "power_refused"),
+    *("missing_reasons", "missing_codes"),
 )
 
 _NONE_INSIDE = Reason("no_reading_inside")
@@ -205,12 +198,12 @@ class Gpu:
         column = _COLUMNS.get(quantity, quantity)
         late_s = look["first_unix_s"] - self.window.start_unix_s
         early_s = self.window.end_unix_s - look["last_unix_s"]
-        if late_s > 0:
-            edge = "after the measured steps began"
-            return Reason("edge_not_read", end="first", column=column, off_s=late_s, edge=edge)
-        if early_s > 0:
-            edge = "before the measured steps ended"
-            return Reason("edge_not_read", end="last", column=column, off_s=early_s, edge=edge)
+        for end, off_s, edge in (
+            ("first", late_s, "after the measured steps began"),
+            ("last", early_s, "before the measured steps ended"),
+        ):
+            if off_s > 0:
+                return Reason("edge_not_read", end=end, column=column, off_s=off_s, edge=edge)
         if any_gap:
             return None
         bridged_s = _READINGS[column].bridged_s(self.recording.start.sample_rate_hz)

@@ -119,10 +119,7 @@ class Integrals:
     """
 
     def __init__(
-        self,
-        samples: pl.DataFrame,
-        quantities: Mapping[str, pl.Expr],
-        means: Collection[str] = (),
+        self, samples: pl.DataFrame, quantities: Mapping[str, pl.Expr], means: Collection[str] = ()
     ) -> None:
         frame = samples.select(
             "sensor",

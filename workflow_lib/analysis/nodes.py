@@ -325,10 +325,7 @@ def _sampler_cpu_share(
 
 
 def _idle_powers(
-    recordings: Recordings,
-    hardware: Hardware,
-    before_training: Window,
-    idle_baseline_s: float,
+    recordings: Recordings, hardware: Hardware, before_training: Window, idle_baseline_s: float
 ) -> dict[str, Known]:
     """Node → the mean power of its GPUs over the idle baseline in W, by the trapezoid rule, or null
     and why."""

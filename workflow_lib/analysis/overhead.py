@@ -157,14 +157,7 @@ def _blocks(
             (pl.col("started_unix_s") >= start_unix_s) & (pl.col("ended_unix_s") <= end_unix_s)
         )
         durations = inside.select(pl.col("ended_unix_s") - pl.col("started_unix_s")).to_series()
-        blocks.append(
-            _Block(
-                number,
-                rates.pop(),
-                tuple(durations.to_list()),
-                tuple(of_nodes),
-            )
-        )
+        blocks.append(_Block(number, rates.pop(), tuple(durations.to_list()), tuple(of_nodes)))
     return blocks
 
 

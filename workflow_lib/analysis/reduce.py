@@ -10,7 +10,11 @@ more efficient than it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,12 +50,15 @@ from workflow_lib.records.outcomes import OrderRecord, Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason
-from workflow_lib.records.run_tables import SERIES, STEP_TIMES
+from workflow_lib.records.tables import SERIES, STEP_TIMES
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.table_files import schema, table, write_table
 
 _ALTERNATED = Reason("rates_alternate")
 _NOT_COMPUTED = Reason("not_computed")
+#: runs that a process takes at once: to start one takes longer than to reduce a run
+_CHUNK = 8
+_THREADS = "POLARS_MAX_THREADS"
 
 
 def reduce_run(directory: Path) -> None:
@@ -75,6 +82,44 @@ def reduce_run(directory: Path) -> None:
     write_table(reduced.series, paths.series)
     write_json(paths.summary, reduced.summary)
     write_checksums(paths.reduced_checksums, paths.reduced())
+
+
+def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
+    """Reduce each run; return a message for each run that could not be reduced, in order.
+
+    A damaged run does not stop the others. At most one process starts for every eight runs.
+    """
+    processes = min(processes, math.ceil(len(directories) / _CHUNK))
+    if processes <= 1:
+        problems = [_problem(directory) for directory in directories]
+    else:
+        # polars must not be forked: its threads' locks would stay held in the child.
+        context = multiprocessing.get_context("spawn")
+        with _single_threaded_children(), ProcessPoolExecutor(processes, context) as pool:
+            problems = list(pool.map(_problem, directories, chunksize=_CHUNK))
+    return [problem for problem in problems if problem]
+
+
+@contextmanager
+def _single_threaded_children() -> Iterator[None]:
+    """Give child processes one thread of polars each: they already share the cores. Polars reads
+    this setting when it is imported."""
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+        if before is not None:
+            os.environ[_THREADS] = before
+
+
+def _problem(directory: Path) -> str:
+    try:
+        reduce_run(directory)
+    except (RecordError, OSError) as error:
+        return samples.in_full(error)
+    return ""
 
 
 @dataclass(frozen=True)
@@ -254,30 +299,24 @@ def _before_training(paths: RunPaths, steps: Steps) -> Window:
     return Window(begin, min(rank.started_unix_s for rank in steps.ranks))
 
 
-def _starts(paths: RunPaths) -> list[TelemetryStart]:
-    return [
-        read_record(paths.telemetry_start(node), TelemetryStart) for node in paths.sampled_nodes()
-    ]
-
-
 def _described(paths: RunPaths, outcome: Outcome) -> Values:
     """What the samplers recorded: the GPUs' name, the sources, and whether they are simulated."""
     try:
-        starts = _starts(paths)
+        nodes = paths.sampled_nodes()
+        starts = [read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes]
     except RecordError as error:
         # A torn start record of a sampler also makes telemetry invalid.
         if outcome is not Outcome.TELEMETRY_INVALID:
             raise
         torn: Known = (None, Reason("record_damaged", why=_within(paths, error)))
         return dict.fromkeys(("gpu_name", "sensors", "simulated"), torn)
+    sources = {start.source for start in starts}
+    names = {str(gpu["name"]) for start in starts for gpu in start.gpus if gpu.get("name")}
+    simulated = any(start.simulated for start in starts) if starts else None
     return {
-        "sensors": known(
-            ", ".join(sorted({start.source for start in starts})) or None, Reason("no_sampler")
-        ),
-        "gpu_name": known(_gpu_name(starts), Reason("no_gpu_name")),
-        "simulated": known(
-            any(start.simulated for start in starts) if starts else None, Reason("no_sampler")
-        ),
+        "sensors": known(", ".join(sorted(sources)) or None, Reason("no_sampler")),
+        "gpu_name": known(", ".join(sorted(names)) or None, Reason("no_gpu_name")),
+        "simulated": known(simulated, Reason("no_sampler")),
     }
 
 
@@ -297,11 +336,6 @@ def _within(paths: RunPaths, error: Exception) -> str:
     """An error's text with paths relative to the run's directory, so that tables do not depend on
     where they are made."""
     return str(error).replace(f"{paths.directory}/", "")
-
-
-def _gpu_name(starts: Sequence[TelemetryStart]) -> str | None:
-    names = {str(gpu["name"]) for start in starts for gpu in start.gpus if gpu.get("name")}
-    return ", ".join(sorted(names)) or None
 
 
 def _users_of_gpus(paths: RunPaths, steps: Steps) -> dict[str, dict[int, int]]:

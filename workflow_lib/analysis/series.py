@@ -27,7 +27,7 @@ from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.records.cell import Cell, Hardware
 from workflow_lib.records.columns import sampled
 from workflow_lib.records.reasons import Reason
-from workflow_lib.records.run_tables import SERIES, SERIES_POINTS
+from workflow_lib.records.tables import SERIES, SERIES_POINTS
 from workflow_lib.records.telemetry_columns import GPU_SAMPLES
 from workflow_lib.table_files import schema
 from workflow_lib.words import counted as in_words

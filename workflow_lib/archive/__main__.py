@@ -14,9 +14,8 @@ from workflow_lib import checkout
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
 from workflow_lib.archive.rebuild import described, find_archive, rebuild
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.checkout import CheckoutError
-from workflow_lib.options import add_config, add_results
+from workflow_lib.options import add_config, add_results, ends_quietly
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.whole_files import report_error
 from workflow_lib.study import ConfigError

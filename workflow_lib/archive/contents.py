@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from workflow_lib import plan, results
-from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.reduce import reduce_runs
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.cells import Sweep

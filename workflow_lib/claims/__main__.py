@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS
-from workflow_lib.options import add_meters
-from workflow_lib.records.claims_table import CLAIMS
+from workflow_lib.options import add_meters, ends_quietly
 from workflow_lib.records.paths import SweepPaths
 from workflow_lib.records.reading import RecordError
+from workflow_lib.records.verdict_tables import CLAIMS
 from workflow_lib.records.whole_files import report_error, whole_file
 from workflow_lib.report.figures.html import address
 from workflow_lib.safety import printable

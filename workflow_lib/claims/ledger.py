@@ -12,9 +12,9 @@ from workflow_lib.claims.verdicts import Verdict
 from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
-from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.labels import labels
 from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.records.verdict_tables import CLAIMS
 from workflow_lib.report.figures.cell_names import marked
 
 MEASURED, PROJECTED = "measured", "projected"

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.comparison import measured
 from workflow_lib.comparison.compare import compare
-from workflow_lib.options import add_meters
+from workflow_lib.options import add_meters, ends_quietly
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.whole_files import report_error
 from workflow_lib.safety import printable

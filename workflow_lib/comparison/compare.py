@@ -26,10 +26,10 @@ from workflow_lib.comparison.sides import Side, changed_environment, emulated_si
 from workflow_lib.comparison.verdicts import TOLD_APART, rows
 from workflow_lib.records import cell_axes
 from workflow_lib.records.checksums import write_checksums
-from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.records.paths import ComparisonPaths
 from workflow_lib.records.reasons import Reason
+from workflow_lib.records.verdict_tables import COMPARISON
 from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import in_words

@@ -14,7 +14,7 @@ from typing import Any
 from workflow_lib.intervals.contrasts import ratio
 from workflow_lib.intervals.design import Design, Gpus, design
 from workflow_lib.intervals.differences import FEWEST_RUNS
-from workflow_lib.records.measured import read_run
+from workflow_lib.records.files import read_measured
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
@@ -43,7 +43,7 @@ def read_side(directory: Path) -> list[dict[str, Any]]:
     """
     found = []
     for path in _runs(directory):
-        run = read_run(path)
+        run = read_measured(path)
         if run["invalid"] or not run["values"]:
             why = "; ".join(map(str, run["invalid"])) or "it did not end; `triptych conclude` it"
             raise RecordError(f"{path} cannot be compared: {why}. Move it elsewhere")

@@ -41,9 +41,9 @@ from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design, design
 from workflow_lib.intervals.differences import COVERAGE, FEWEST_RUNS
 from workflow_lib.records import cell_axes
-from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.measures import Measure
 from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.records.verdict_tables import COMPARISON
 from workflow_lib.report.figures.cell_names import Row, completed, completed_runs
 
 #: columns that each side has of its cell

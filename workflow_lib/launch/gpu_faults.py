@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import LIMITS_LEFT, NodeLimits
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.reading import RecordError
+from workflow_lib.records.reading import RecordError, read_csv
 from workflow_lib.records.telemetry_columns import GPU_EVENTS
 
 _NVLINK = dict.fromkeys((74, *range(144, 151)), "an NVLink failed")

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.models.config_json import ImportRefusedError
 from workflow_lib.models.model_file import Imported, import_model
-from workflow_lib.options import add_config
+from workflow_lib.options import add_config, ends_quietly
 from workflow_lib.records import bounds
 from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.options import add_config
+from workflow_lib.options import add_config, ends_quietly
 from workflow_lib.placement import jobs, page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.sweep import record
-from workflow_lib.records.claims_table import SLOTS
 from workflow_lib.records.reading import RecordError
+from workflow_lib.records.verdict_tables import SLOTS
 from workflow_lib.records.whole_files import report_error, whole_file, write_json
 from workflow_lib.report.figures.style import marks
 from workflow_lib.study import ConfigError, load_study

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from workflow_lib.intervals.differences import Interval, in_blocks
 from workflow_lib.placement import text
-from workflow_lib.records.measured import read_run
+from workflow_lib.records.files import read_measured
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.telemetry_columns import is_at_work
@@ -69,7 +69,7 @@ def survey(directory: Path, behind: float) -> Fleet:
     paths = sorted(directory.rglob(RunPaths(directory).measured.name))
     for path in paths:
         try:
-            run = read_run(path.parent)
+            run = read_measured(path.parent)
             found = dict(_deviations(run))
         except (RecordError, OSError, ValueError, KeyError, TypeError):
             left_out["damaged"] += 1

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import Views, expand_study, hardware_of
-from workflow_lib.options import add_config
+from workflow_lib.options import add_config, ends_quietly
 from workflow_lib.projection import part_times, twins
 from workflow_lib.projection.candidates import batch
 from workflow_lib.projection.collecting import collect

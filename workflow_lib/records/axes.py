@@ -121,8 +121,7 @@ def words(record: Any) -> Iterator[str]:
 
 def joined(said: Iterable[tuple[Axis, str]]) -> Iterator[str]:
     """The words of axes. A word of an axis that ``joins`` is appended to the one before; empty
-    words are left out.
-    """
+    words are left out."""
     word = ""
     for axis, more in said:
         if axis.joins:
@@ -148,8 +147,7 @@ def beside(word: str) -> Callable[[Any], str]:
 def in_runs(before: str = "", behind: str = "") -> Callable[[Sequence[int]], str]:
     """Give a word for a list of numbers, with ``before`` and ``behind`` around it; "" if it is
     empty. Equal neighbours are counted: 3, 2, 2, 2 becomes ``3.2x3``, and seven limits of 500 W and
-    one of 700 W become ``500x7.700w``.
-    """
+    one of 700 W become ``500x7.700w``."""
 
     def word(numbers: Sequence[int]) -> str:
         runs = ((number, len(list(run))) for number, run in itertools.groupby(numbers))

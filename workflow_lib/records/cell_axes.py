@@ -60,19 +60,15 @@ class CellAxis:
         plain = dict(value) if isinstance(value, Mapping) else list(value)
         return json.dumps(plain, sort_keys=True, ensure_ascii=False) if plain else None
 
-    def _decoded(self, row: Row) -> Any:
-        value = row[self.name]
-        return json.loads(value or "[]") if self.field.is_nested else value
-
     def word(self, row: Row) -> str:
         """The word for a row's value in the cell's name; "" if the value has none."""
-        return self.field.axis.word(self._decoded(row))
+        value = row[self.name]
+        return self.field.axis.word(json.loads(value or "[]") if self.field.is_nested else value)
 
     def in_words(self, row: Row) -> str:
         """A row's value as pages show it: "seed 1", "bf16", "compile" or "no compile"; "no
         cool-down" for the 0 that older cells have by default; "" if the axis has no meaning for the
-        cell, or is a detail of what it has not.
-        """
+        cell, or is a detail of what it has not."""
         axis, value = self.field.axis, row[self.name]
         if axis.only_with and row[axis.only_with[0]] != axis.only_with[1]:
             return ""
@@ -167,8 +163,7 @@ def key(row: Row, free: Collection[str] = ()) -> tuple[Any, ...]:
 
 def alike(rows: Iterable[Row], free: Collection[str] = ()) -> list[list[Row]]:
     """Groups of rows that differ only in the axes ``free``. Groups and their rows keep the order of
-    ``rows``.
-    """
+    ``rows``."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row, free), []).append(row)
@@ -177,8 +172,7 @@ def alike(rows: Iterable[Row], free: Collection[str] = ()) -> list[list[Row]]:
 
 def differing(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
     """The axes, except ``without``, in which the rows differ. An axis that is a detail of another
-    is left out if the other already tells the rows apart.
-    """
+    is left out if the other already tells the rows apart."""
 
     def tells_more(name: str) -> bool:
         whole = AXES[name].field.axis.detail_of

@@ -12,8 +12,7 @@ from workflow_lib.records.paths import File, NodeFile
 @dataclass(frozen=True)
 class CheckPaths:
     """The files of a check, ``results/checks/<platform>/<digest of its file>/``, besides those that
-    a run has, too: ``cell.json``, ``job.sh`` and ``logs/``.
-    """
+    a run has, too: ``cell.json``, ``job.sh`` and ``logs/``."""
 
     directory: Path
 

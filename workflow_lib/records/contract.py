@@ -15,79 +15,38 @@ from workflow_lib.records.training import Precisions
 #: why a measure is null whose input is not required and was not written
 NOT_TOLD = "not told by the trainer"
 
+# fmt: off
 #: steps/rank<n>.csv
 STEPS = columns(
     ("step", int, "", "from 0, warm-up included"),
     ("phase", str, "", "warmup or measured"),
     ("started_unix_s", float, "s", "wall clock of the node at the start of the step"),
-    (
-        "prefill_ended_unix_s",
-        float,
-        "s",
-        "the same once all prompts were read; empty in training",
-        LATER,
-    ),
+    ("prefill_ended_unix_s", float, "s",
+        "the same once all prompts were read; empty in training", LATER),
     ("ended_unix_s", float, "s", "wall clock of the node once the step's work had ended"),
-    (
-        "loss",
-        float,
-        "nat",
-        "mean cross-entropy over the global batch; empty where not known here",
-        LATER,
-    ),
+    ("loss", float, "nat",
+        "mean cross-entropy over the global batch; empty where not known here", LATER),
     ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
-    (
-        "memory_allocated_bytes",
-        int,
-        "B",
-        "allocated at the end of the step; host RSS on a CPU",
-        LATER,
-    ),
+    ("memory_allocated_bytes", int, "B",
+        "allocated at the end of the step; host RSS on a CPU", LATER),
     ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU", LATER),
-    (
-        "memory_reserved_bytes",
-        int,
-        "B",
-        "highest so far that torch's allocator held, cached blocks included; empty on a CPU",
-        LATER,
-    ),
-    (
-        "memory_used_bytes",
-        int,
-        "B",
-        "in use on the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
-        LATER,
-    ),
-    (
-        "allocator_retries",
-        int,
-        "",
+    ("memory_reserved_bytes", int, "B",
+        "highest so far that torch's allocator held, cached blocks included; empty on a "
+        "CPU", LATER),
+    ("memory_used_bytes", int, "B",
+        "in use on the whole GPU at the end of the step, as its driver counts it; empty on a "
+        "CPU", LATER),
+    ("allocator_retries", int, "",
         "how often torch's allocator found no memory, gave blocks back and tried again, since the "
-        "rank began; empty on a CPU",
-        LATER,
-    ),
-    (
-        "allocator_frees",
-        int,
-        "",
-        "how many blocks it gave back to the driver, since the rank began; empty on a CPU",
-        LATER,
-    ),
-    (
-        "expert_choices",
-        int,
-        "",
-        "how often this rank's routers chose an expert for a token; empty in a dense model",
-        LATER,
-    ),
-    (
-        "dropped_choices",
-        int,
-        "",
-        "those of them that were dropped because the expert had its share already",
-        LATER,
-    ),
+        "rank began; empty on a CPU", LATER),
+    ("allocator_frees", int, "",
+        "how many blocks it gave back to the driver, since the rank began; empty on a CPU", LATER),
+    ("expert_choices", int, "",
+        "how often this rank's routers chose an expert for a token; empty in a dense model", LATER),
+    ("dropped_choices", int, "",
+        "those of them that were dropped because the expert had its share already", LATER),
 )
+# fmt: on
 #: what no row may lack
 STEPS_REQUIRED = tuple(column.name for column in STEPS if not column.later)
 

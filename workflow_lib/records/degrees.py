@@ -31,82 +31,41 @@ class Degrees:
     Ranks are ordered with TP innermost and PP outermost, as in Megatron.
     """
 
+    # fmt: off
     tp: Annotated[int, Axis("tensor-parallel degree", "layout", label="TP", word="tp{}".format)] = 1
-    pp: Annotated[
-        int, Axis("pipeline-parallel degree", "layout", label="PP", word="pp{}".format)
-    ] = 1
+    pp: Annotated[int, Axis(
+        "pipeline-parallel degree", "layout", label="PP", word="pp{}".format)] = 1
     #: above 1 the schedule is interleaved, and chunk c of pipeline rank p is stage c · pp + p
-    virtual_stages: Annotated[
-        int,
-        Axis(
-            "chunks of the model on each pipeline rank",
-            "layout",
-            word=lambda chunks: f"x{chunks}" if chunks > 1 else "",
-            joins=True,
-        ),
-    ] = 1
+    virtual_stages: Annotated[int, Axis(
+        "chunks of the model on each pipeline rank", "layout",
+        word=lambda chunks: f"x{chunks}" if chunks > 1 else "", joins=True)] = 1
     #: with "zero-bubble-v" ranks have two chunks, and pipeline rank p of pp has stages p and
     #: 2 · pp − 1 − p, so that the first rank has both ends of the model
-    schedule: Annotated[
-        Schedule,
-        Axis(
-            "order of a pipeline's passes: 1f1b (interleaved where ranks have several chunks), or "
-            "zero-bubble or zero-bubble-v, which compute gradients of weights while they would "
-            "wait",
-            "layout",
-            word={"1f1b": "", "zero-bubble": "zb", "zero-bubble-v": "zbv"}.__getitem__,
-            joins=True,
-            since=5,
-        ),
-    ] = "1f1b"
+    schedule: Annotated[Schedule, Axis(
+        "order of a pipeline's passes: 1f1b (interleaved where ranks have several chunks), or "
+        "zero-bubble or zero-bubble-v, which compute gradients of weights while they would wait",
+        "layout", word={"1f1b": "", "zero-bubble": "zb", "zero-bubble-v": "zbv"}.__getitem__,
+        joins=True, since=5)] = "1f1b"
     #: each sequence is cut over cp ranks, which hold the same weights, as replicas do
-    cp: Annotated[
-        int,
-        Axis(
-            "context-parallel degree",
-            "layout",
-            label="CP",
-            word=lambda cp: f"cp{cp}" if cp > 1 else "",
-            since=5,
-        ),
-    ] = 1
+    cp: Annotated[int, Axis(
+        "context-parallel degree", "layout", label="CP",
+        word=lambda cp: f"cp{cp}" if cp > 1 else "", since=5)] = 1
     dp: Annotated[int, Axis("data-parallel degree", "layout", label="DP", word="dp{}".format)] = 1
     #: experts are spread over ep of the dp replicas, so ep divides dp
-    ep: Annotated[
-        int,
-        Axis(
-            "expert-parallel degree",
-            "layout",
-            label="EP",
-            word=lambda ep: f"ep{ep}" if ep > 1 else "",
-        ),
-    ] = 1
-    stage_layers: Annotated[
-        tuple[int, ...],
-        Axis(
-            "layers of each stage, first to last; null where they are spread evenly",
-            "layout",
-            word=in_runs("l"),
-        ),
-    ] = ()
-    gpu_order: Annotated[
-        tuple[int, ...],
-        Axis(
-            "the node's GPU of each local rank; null where local rank i uses GPU i",
-            "layout",
-            word=lambda order: "g" + ".".join(map(str, order)) if order else "",
-        ),
-    ] = ()
+    ep: Annotated[int, Axis(
+        "expert-parallel degree", "layout", label="EP",
+        word=lambda ep: f"ep{ep}" if ep > 1 else "")] = 1
+    stage_layers: Annotated[tuple[int, ...], Axis(
+        "layers of each stage, first to last; null where they are spread evenly", "layout",
+        word=in_runs("l"))] = ()
+    gpu_order: Annotated[tuple[int, ...], Axis(
+        "the node's GPU of each local rank; null where local rank i uses GPU i", "layout",
+        word=lambda order: "g" + ".".join(map(str, order)) if order else "")] = ()
     #: each node's GPUs in order of their indices, one node after the other
-    gpu_uuids: Annotated[
-        tuple[str, ...],
-        Axis(
-            "UUIDs of the GPUs that the cell was placed on, without which it does not train; null "
-            "where any GPUs will do",
-            "layout",
-            since=8,
-        ),
-    ] = ()
+    gpu_uuids: Annotated[tuple[str, ...], Axis(
+        "UUIDs of the GPUs that the cell was placed on, without which it does not train; null "
+        "where any GPUs will do", "layout", since=8)] = ()
+    # fmt: on
 
     @property
     def world_size(self) -> int:
@@ -116,8 +75,7 @@ class Degrees:
     @property
     def product(self) -> str:
         """The number of ranks as a product: ``tp × pp × dp = 2 × 1 × 4 = 8``. A degree of 1 that
-        the name leaves out is left out here, too.
-        """
+        the name leaves out is left out here, too."""
         said = axes.words_of(self)
         factors = {name: str(getattr(self, name)) for name in FACTORS if said[name]}
         return f"{' × '.join(factors)} = {' × '.join(factors.values())} = {self.world_size}"
@@ -125,8 +83,7 @@ class Degrees:
     @property
     def copies(self) -> int:
         """How many ranks hold the same weights and average their gradients. Experts are not
-        counted: they have fewer copies if ``ep`` is above 1.
-        """
+        counted: they have fewer copies if ``ep`` is above 1."""
         return self.cp * self.dp
 
     @property

@@ -158,6 +158,25 @@ def read_outcome(paths: RunPaths) -> OutcomeRecord | None:
     return None
 
 
+#: fields that the record of any measured command has
+_NEEDED = (
+    *("program", "started_unix_s", "rung", "simulated", "nodes"),
+    *("values", "missing", "invalid", "gpus"),
+)
+
+
+def read_measured(directory: Path) -> dict[str, Any]:
+    """A command's ``measured.json``, and its ``directory``. Raises RecordError."""
+    path = RunPaths(directory).measured
+    try:
+        run: dict[str, Any] = json.loads(path.read_bytes())
+        return {"directory": directory, "window_unix_s": None} | run | {n: run[n] for n in _NEEDED}
+    except FileNotFoundError:
+        raise RecordError(f"{directory} has no {path.name}; name a run's directory") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path} is no record of a measured command: {error!r}") from None
+
+
 def _decode(plain: Any, kind: Any, where: str) -> Any:
     """Turn parsed JSON into ``kind``: a dataclass, or a type that a dataclass here uses."""
     if type(plain) is kind:  # a fast path for most fields: a run has a record for each rank

@@ -40,8 +40,7 @@ def pci_address(bus_id: str | None) -> str | None:
 @dataclass(frozen=True)
 class TelemetryStart:
     """``telemetry/<node>.json``: what the sampler found on its node, written before its first
-    sample.
-    """
+    sample."""
 
     node: str
     #: "nvidia", "amd" or "simulated": never "auto"

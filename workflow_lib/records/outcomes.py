@@ -151,8 +151,7 @@ class StopRecord:
 @dataclass(frozen=True)
 class SuspensionRecord:
     """``suspended.json``: how long the job was suspended, by Slurm or a signal. It is written each
-    time the job resumes.
-    """
+    time the job resumes."""
 
     #: when the first suspension began, to within 5 s
     since_unix_s: float
@@ -178,8 +177,7 @@ class ErrorRecord:
 @dataclass(frozen=True)
 class ExitRecord:
     """``exits/rank<n>.json``: how a rank's process ended, if it failed. The rank's watcher writes
-    it.
-    """
+    it."""
 
     rank: int
     node: str

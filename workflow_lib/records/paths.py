@@ -129,8 +129,7 @@ class RunPaths:
 
     def job_log(self, job: str | None) -> Path:
         """What the script of a job printed: Slurm's file or, for a job of this machine,
-        submitit's.
-        """
+        submitit's."""
         of_this_machine = self.logs / f"{job}_0_log.out"
         return of_this_machine if of_this_machine.exists() else self.logs / f"slurm-{job}.log"
 
@@ -196,8 +195,7 @@ def boot_id() -> str | None:
 @functools.cache
 def code_sha256() -> str | None:
     """The SHA-256 of the zip from which this process imports its code; None if the code is not in
-    one, as outside of a job.
-    """
+    one, as outside of a job."""
     loader = sys.modules[__name__].__loader__
     if not isinstance(loader, zipimport.zipimporter):
         return None

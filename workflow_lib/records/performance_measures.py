@@ -24,8 +24,8 @@ from workflow_lib.records.measure import (
     temperature,
 )
 
-#: step times, rates and model FLOPs utilisation: from the clocks of ranks
 # fmt: off
+#: step times, rates and model FLOPs utilisation: from the clocks of ranks
 TIMES: tuple[Measure, ...] = (
     count("counted_steps", "Steps counted",
         "steps that the measures cover: all measured steps, without the warm-up"),
@@ -84,10 +84,8 @@ TIMES: tuple[Measure, ...] = (
         "6·N·tokens, embeddings included, and attention as if not causal",
         workloads=TRAINING, places=("cells",)),
 )
-# fmt: on
 
 #: memory, utilisation, traffic and errors
-# fmt: off
 USE: tuple[Measure, ...] = (
     # With simulated readings training runs on a CPU, so memory_peak_bytes is the host's memory.
     memory("memory_peak_bytes", "Peak memory, allocated",
@@ -149,10 +147,8 @@ USE: tuple[Measure, ...] = (
         "Xid events of the driver during the run; of a run, of all GPUs",
         sensor="other", level="gpu", over="sum"),
 )
-# fmt: on
 
 #: how a run was sampled, and whether it was steady
-# fmt: off
 SAMPLING: tuple[Measure, ...] = (
     Measure("steady", "Steady",
         "whether step time, power and temperature surely changed by less than matters over the "
@@ -188,10 +184,8 @@ SAMPLING: tuple[Measure, ...] = (
     Measure("loss_first", "First loss", "loss of the first step", unit="nat", workloads=TRAINING),
     Measure("loss_last", "Last loss", "loss of the last step", unit="nat", workloads=TRAINING),
 )
-# fmt: on
 
 #: columns of CELLS from the traces of a cell's profiled run: means over its ranks
-# fmt: off
 PROFILED: tuple[Measure, ...] = (
     share_of_time("exposed_communication_share", "Exposed communication",
         "profiled run: share of the trace's span with communication and no computation"),
@@ -212,10 +206,8 @@ PROFILED: tuple[Measure, ...] = (
     share_of_time("idle_share", "Nothing running",
         "profiled run: share of the trace's span with nothing running"),
 )
-# fmt: on
 
 #: the plan's estimates of a cell's cost
-# fmt: off
 ESTIMATES: tuple[Measure, ...] = (
     memory("memory_allocated_per_gpu_bytes", "Memory allocated, fullest GPU",
         "estimated peak that torch will allocate; memory_peak_bytes is what it did", sensor=""),
@@ -234,4 +226,3 @@ ESTIMATES: tuple[Measure, ...] = (
         unit="h", people=("GPU-hours", 1.0)),
     count("time_limit_min", "Time limit of a run", "the time limit of one run's job", unit="min"),
 )
-# fmt: on

@@ -25,8 +25,8 @@ from workflow_lib.records.measure import (
     temperature,
 )
 
-#: power and energy
 # fmt: off
+#: power and energy
 POWER: tuple[Measure, ...] = (
     efficiency("tokens_per_j", "Efficiency",
         "tokens trained on in the measured steps over energy_j, whether or not experts dropped "
@@ -110,10 +110,8 @@ POWER: tuple[Measure, ...] = (
         "node_power_mean_w times measured_duration_s: of whole nodes as well",
         sensor="host", gain=0, level="node", over="sum", places=("watched",)),
 )
-# fmt: on
 
 #: temperatures, clocks and throttling
-# fmt: off
 HEAT: tuple[Measure, ...] = (
     temperature("temperature_mean_c", "Mean temperature",
         "core temperature, time-weighted mean; of a run, mean over its GPUs",
@@ -198,4 +196,3 @@ HEAT: tuple[Measure, ...] = (
         "its GPUs", people=("% of the highest", 100.0), sensor="clock", level="gpu", over="mean",
         from_zero=False),
 )
-# fmt: on

@@ -40,13 +40,8 @@ _NAMED = {
     **dict.fromkeys(
         (
             *("hidden_size", "ffn_hidden_size", "attention_heads", "kv_heads", "sequence_length"),
-            *(
-                "head_dimension",
-                "vocabulary_size",
-                "vocabulary_multiple",
-                "micro_batch_size",
-                "global_batch_size",
-            ),
+            *("head_dimension", "vocabulary_size", "vocabulary_multiple"),
+            *("micro_batch_size", "global_batch_size"),
         ),
         _COUNT,
     ),
@@ -101,8 +96,7 @@ def range_of(name: str) -> Range:
 
 def problem(name: str, value: object, allowed: Range | None = None) -> str:
     """What was expected instead of this value in a field of this name; "" if the value is valid.
-    ``allowed`` is the range of a number, if another than its name tells.
-    """
+    ``allowed`` is the range of a number, if another than its name tells."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         allowed = allowed or range_of(name)
         # Written so that NaN is in no range.

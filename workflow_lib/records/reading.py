@@ -1,13 +1,12 @@
 """Reads files that another user may have written: only regular files, only up to a bound; and their
-lines, if they are CSV files.
-"""
+lines, if they are CSV files."""
 
 from __future__ import annotations
 
 import math
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -39,8 +38,7 @@ def open_file(path: Path) -> BinaryIO:
 
 def read_bytes(path: Path, bound: Bound) -> bytes:
     """The contents of a file. Raises OSError, and RecordError if it is not a regular file or is
-    larger than ``bound``.
-    """
+    larger than ``bound``."""
     with open_file(path) as stream:
         # Not read(bound.most), which would allocate that many bytes.
         size = os.fstat(stream.fileno()).st_size
@@ -74,8 +72,7 @@ Field = float | int | str | None
 
 def read_header(line: bytes, columns: Sequence[Column]) -> tuple[Column, ...] | None:
     """The columns that a file has, by its first line. Only columns that were added later may be
-    missing; None if it is another file's.
-    """
+    missing; None if it is another file's."""
     names = line.decode("utf-8", "replace").rstrip("\r\n").split(",")
     present = tuple(column for column in columns if column.name in names)
     whole = all(column.later or column.name in names for column in columns)
@@ -83,10 +80,7 @@ def read_header(line: bytes, columns: Sequence[Column]) -> tuple[Column, ...] | 
 
 
 def read_row(
-    line: bytes,
-    there: Sequence[Column],
-    columns: Sequence[Column],
-    required: Sequence[str] = (),
+    line: bytes, there: Sequence[Column], columns: Sequence[Column], required: Sequence[str] = ()
 ) -> dict[str, Field]:
     """The value of each of ``columns``; None for an empty field, and for a column that is not
     ``there``.
@@ -128,3 +122,34 @@ def _parsed(text: str, column: Column) -> Field:
 
 def _kind(column: Column) -> str:
     return {float: "a finite number", int: "a whole number", str: "text"}[column.type]
+
+
+def read_csv(
+    path: Path, columns: Sequence[Column], required: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, Field]]]:
+    """Yield the line number and the parsed row of each line of a CSV file.
+
+    An incomplete last line is left out. A column that a later version added, and that the file
+    lacks, is None in all rows.
+
+    Raises RecordError, which names file and line, if a line does not match ``columns``, or has
+    nothing in a ``required`` one; and FileNotFoundError.
+    """
+    there = None
+    with open_file(path) as stream:
+        lines = iter(lambda: stream.readline(bounds.LINE_BYTES.most + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n") and len(line) <= bounds.LINE_BYTES.most:
+                break
+            if there is None:
+                there = read_header(line, columns)
+                if there is None:
+                    raise RecordError(f"{path}, line 1: not the expected column names")
+                continue
+            try:
+                row = read_row(line, there, columns, required)
+            except ValueError as error:
+                raise RecordError(f"{path}, line {number}: {error}") from None
+            yield number, row
+    if there is None:
+        raise RecordError(f"{path} is empty")

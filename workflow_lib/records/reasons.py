@@ -11,6 +11,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
+# fmt: off
 #: code → its sentence, with the names of its values
 SENTENCES: Mapping[str, str] = {
     "allocator_counts_fell": "rank {rank}: the counts of torch's allocator ran backwards",
@@ -23,26 +24,22 @@ SENTENCES: Mapping[str, str] = {
     "counter_fell": "the counter {counter} ran backwards",
     "counter_not_around": "{counter} was not read both before and after the measured steps",
     "counter_not_asked": "the energy counter is not asked for",
-    "counter_off_edges": (
-        "the readings of energy_j nearest to the edges of the measured steps are {off_s:.3g} "
-        "s off them in all, more than {largest_completed_share:.0%} of it"
-    ),
+    "counter_off_edges":
+        "the readings of energy_j nearest to the edges of the measured steps are {off_s:.3g} s off "
+        "them in all, more than {largest_completed_share:.0%} of it",
     "counter_steps_unknown": "the steps of this driver's counters are not known",
     "counter_stood_still": "the counter or power stood still, which cannot be compared",
-    "counter_times_uncertain": (
+    "counter_times_uncertain":
         "two readings of energy_j, {apart_s:.3g} s apart, have times that may be off by "
-        "{times_off_s:.3g} s, more than {largest_time_error:.1%} of that"
-    ),
+        "{times_off_s:.3g} s, more than {largest_time_error:.1%} of that",
     "counter_too_fast": "the counter energy_j advanced faster than the GPU can draw",
-    "cpu_has_no_gpu_allocator": (
-        "trained on a CPU, whose memory torch's allocator of GPU memory does not hold"
-    ),
+    "cpu_has_no_gpu_allocator":
+        "trained on a CPU, whose memory torch's allocator of GPU memory does not hold",
     "cpu_memory_not_counted": "trained on a CPU, whose memory no driver counts",
     "cpu_peak_unknown": "trained on a CPU ({devices}), whose peak is not known",
     "date_effect_unknown": "the effect of a date or a node is unknown, and {why}",
-    "drift_within_noise": (
-        "noise does not tell whether {measures} drifted; more measured steps would"
-    ),
+    "drift_within_noise":
+        "noise does not tell whether {measures} drifted; more measured steps would",
     "driver_does_not_tell": "the driver does not report {what}",
     "drops_not_recorded": "a rank did not record what its routers dropped",
     "edge_not_read": "the {end} {column} was read {off_s:.3g} s {edge}",
@@ -54,26 +51,22 @@ SENTENCES: Mapping[str, str] = {
     "group_not_named": "the trace does not name the process group",
     "group_ranks_unknown": "the ranks of the process group, or those of a node, are not known",
     "idle_not_watched": "telemetry of node {node} ended before training began",
-    "idle_too_short": (
+    "idle_too_short":
         "node {node} was watched for {watched_s:.3g} s before training began, less than the "
-        "{shortest_idle_s:g} s that power is averaged over"
-    ),
+        "{shortest_idle_s:g} s that power is averaged over",
     "layout_unknown": "the layout is not known",
     "limit_changed": "the limit was changed during the run, from {limit:g} W to {last:g} W",
-    "limit_raised_later": (
-        "mean power was {mean_w:.3g} W, so the limit of {limit_w:g} W, read before training, "
-        "was raised later"
-    ),
+    "limit_raised_later":
+        "mean power was {mean_w:.3g} W, so the limit of {limit_w:g} W, read before training, was "
+        "raised later",
     "link_counters_fell": "the link counters ran backwards: the GPU was reset, or they restarted",
     "link_peak_unknown": "the peak of the link is not known",
-    "link_steps_differ": (
-        "the rank counted {counted} steps from step {first} on, and recorded {recorded}"
-    ),
+    "link_steps_differ":
+        "the rank counted {counted} steps from step {first} on, and recorded {recorded}",
     "links_not_counted": "{why}",
     "links_read_within_steps": "the link counters were read within steps, not between them",
-    "look_of_unknown_length": (
-        "a sample of the driver is a short look of the sensor, of unknown length"
-    ),
+    "look_of_unknown_length":
+        "a sample of the driver is a short look of the sensor, of unknown length",
     "loss_not_recorded": "no rank recorded the loss",
     "losses_differ": "ranks recorded different losses of one batch: {lowest:g} to {highest:g}",
     "mean_is_zero": "the mean of {quantity} is 0, so that no change is a share of it",
@@ -101,15 +94,13 @@ SENTENCES: Mapping[str, str] = {
     "no_run_planned": "the plan asks for no run",
     "no_sample_of_gpu": "telemetry of node {node} has no sample of GPU {gpu}",
     "no_sampler": "no sampler started",
-    "no_step_in_block": (
-        "no measured step lies wholly within a block of {rate_hz:g} Hz: use more "
-        "measured_steps or, where a step takes longer than a block, a longer block_s"
-    ),
+    "no_step_in_block":
+        "no measured step lies wholly within a block of {rate_hz:g} Hz: use more measured_steps "
+        "or, where a step takes longer than a block, a longer block_s",
     "no_tick_due": "at {rate_hz:g} Hz no tick was due",
     "no_two_dates": "there are no two dates on which both sides ran",
-    "no_unsampled_step": (
-        "no measured step lies wholly within a block without sampling to compare with"
-    ),
+    "no_unsampled_step":
+        "no measured step lies wholly within a block without sampling to compare with",
     "no_warmup": "without a warm-up, counts of before the measured steps are not known",
     "no_whole_step_counted": "no whole step was counted",
     "not_completed": "the run ended as {outcome}",
@@ -125,29 +116,24 @@ SENTENCES: Mapping[str, str] = {
     "not_read_in_steps": "{node}: {quantity} was not read throughout all steps",
     "not_read_throughout": "{column} was not read throughout the measured steps",
     "not_reduced": "the run completed but has not been reduced: there is no summary of it",
-    "not_submitted_here": (
-        "the run was not submitted by the workflow, or by an earlier version of it"
-    ),
+    "not_submitted_here":
+        "the run was not submitted by the workflow, or by an earlier version of it",
     "not_told": "not told by the trainer",
     "not_told_apart": "{why}",
     "of_earlier_version": "an earlier version made the run, and {lack}",
     "one_clock": "one node has one clock",
     "one_gpu_a_node": "no node has two GPUs to compare",
     "one_token_a_sequence": "each sequence generates one token, which its prefill chooses",
-    "other_gpu_than_platform": (
-        "platform {platform} gives the peak of {gpu!r}, but trained on another GPU: {why}"
-    ),
-    "package_sensor_unused": (
-        "{node} GPU {gpu}: its package's power is reported by GPU {sensor}, unused here"
-    ),
-    "peak_unknown": (
-        "platform {platform} gives no {precision} peak, and that of {devices} is not known"
-    ),
-    "phase_too_short": (
-        "a step's {phase} takes {duration_s:.3g} s; boards average power over about a second,"
-        " so that phases under {shortest_phase_s:g} s cannot be told apart: use more "
-        "sequences or longer ones"
-    ),
+    "other_gpu_than_platform":
+        "platform {platform} gives the peak of {gpu!r}, but trained on another GPU: {why}",
+    "package_sensor_unused":
+        "{node} GPU {gpu}: its package's power is reported by GPU {sensor}, unused here",
+    "peak_unknown":
+        "platform {platform} gives no {precision} peak, and that of {devices} is not known",
+    "phase_too_short":
+        "a step's {phase} takes {duration_s:.3g} s; boards average power over about a second, so "
+        "that phases under {shortest_phase_s:g} s cannot be told apart: use more sequences or "
+        "longer ones",
     "pipeline_clock_unaligned": "the clock of rank {other} of its pipeline could not be aligned",
     "pipeline_rank_untraced": "rank {rank} of its pipeline has no trace",
     "pipeline_steps_differ": "the ranks of its pipeline were not traced in the same steps",
@@ -157,26 +143,23 @@ SENTENCES: Mapping[str, str] = {
     "rank_recorded_none": "rank {rank} recorded none",
     "ranks_lack_step": "{present} of {ranks} recorded the step",
     "rates_alternate": "the sampler's rate alternated",
-    "reading_gap": (
+    "reading_gap":
         "{column} was not read for {gap_s:.3g} s, more than the {bridged_s:.3g} s that are "
-        "interpolated"
-    ),
+        "interpolated",
     "readings_too_long_for_bursts": "power readings are means over too long to show bursts",
     "record_damaged": "{why}",
-    "shares_package_sensor": (
+    "shares_package_sensor":
         "GPU {gpu} shares the power sensor of its package ({gpus_per_package} GPUs) with GPU "
-        "{sensor}, which reports for all of it"
-    ),
+        "{sensor}, which reports for all of it",
     "simulated_counters": "simulated counters do not advance in steps",
     "simulated_sensor": "simulated power has no sensor",
     "simulated_sensor_error": "simulated readings have no sensor error",
     "start_not_recorded": "the job left no record of its start",
     "steps_unreadable": "{otherwise}; and the steps cannot be read: {why}",
     "telemetry_invalid": "telemetry is invalid: {cause}",
-    "too_few_blocks": (
-        "the measured steps make {blocks} of a second or more; {fewest_values} are needed to "
-        "tell a drift from noise"
-    ),
+    "too_few_blocks":
+        "the measured steps make {blocks} of a second or more; {fewest_values} are needed to tell "
+        "a drift from noise",
     "too_few_pairs": "an interval needs {fewest_pairs} pairs, but this rate has {have}",
     "too_few_runs": "a side has fewer than {fewest} runs",
     "took_no_time": "it took no time",
@@ -188,6 +171,7 @@ SENTENCES: Mapping[str, str] = {
     "workload_generates_nothing": "workload {workload} generates nothing",
     "zero_or_null": "{of} is 0 or null",
 }
+# fmt: on
 
 
 def values_of(code: str) -> frozenset[str]:

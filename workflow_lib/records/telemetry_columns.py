@@ -1,6 +1,5 @@
 """Every column of the sampler's files. Of what it reads, this is all that the sampler, readers of
-files and analysis know: a new reading is an entry here, its call in a source, and its measure.
-"""
+files and analysis know: a new reading is an entry here, its call in a source, and its measure."""
 
 from __future__ import annotations
 
@@ -18,8 +17,15 @@ _GPU = Column("gpu", int, "", "index of the GPU in its node")
 SELDOM_S = 0.5
 _temperature = partial(SampledColumn, values=Range(0, 200), positive=True)
 _counter = partial(SampledColumn, kind="counter")
+_throttled = partial(_counter, period_s=10.0)
 _BYTES_ON_LINKS = "cumulative, over all NVLink or xGMI links"
-_NO_GPM = {"amd": "AMD SMI does not tell how active the parts of a GPU are"}
+_active = partial(
+    SampledColumn,
+    kind="mean_since_last",
+    values=Range(0, 100),
+    period_s=2.0,
+    lacking={"amd": "AMD SMI does not tell how active the parts of a GPU are"},
+)
 _PCIE = {
     "nvidia": "the driver's counters of PCIe have 32 bits, which a link at full speed goes round "
     "in a fraction of a second, so that no reading tells how much went by",
@@ -27,39 +33,24 @@ _PCIE = {
     "directions, and its throughput call blocks for a second",
 }
 
+# fmt: off
 #: telemetry/<node>.csv: what is read of every GPU at every tick; an empty field means that the
 #: reading failed. What changes slowly is read at the first tick of every half second
 GPU_SAMPLES = (
     _UNIX_TIME,
     _GPU,
-    SampledColumn(
-        "power_w",
-        float,
-        "W",
-        "board (NVIDIA) or package (AMD) power, as the driver averages it",
-        positive=True,
-    ),
+    SampledColumn("power_w", float, "W",
+        "board (NVIDIA) or package (AMD) power, as the driver averages it", positive=True),
     _temperature("temperature_c", float, "°C", "GPU core temperature; AMD: the hotspot's"),
-    SampledColumn(
-        *("sm_clock_mhz", float, "MHz", "streaming-multiprocessor or shader clock"),
-        values=Range(0, 10_000),
-    ),
-    SampledColumn(
-        *("memory_clock_mhz", float, "MHz", "memory clock"),
-        values=Range(0, 20_000),
-        period_s=SELDOM_S,
-    ),
-    SampledColumn(
-        "utilisation_percent",
-        float,
-        "%",
+    SampledColumn("sm_clock_mhz", float, "MHz", "streaming-multiprocessor or shader clock",
+        values=Range(0, 10_000)),
+    SampledColumn("memory_clock_mhz", float, "MHz", "memory clock",
+        values=Range(0, 20_000), period_s=SELDOM_S),
+    SampledColumn("utilisation_percent", float, "%",
         "share of time with a kernel running, as the driver says",
-        values=Range(0, 100),
-        period_s=SELDOM_S,
-    ),
-    SampledColumn(
-        *("event_reasons", int, "", "NVML clocks-event-reasons bits"), values=Range(0, 2**62)
-    ),
+        values=Range(0, 100), period_s=SELDOM_S),
+    SampledColumn("event_reasons", int, "", "NVML clocks-event-reasons bits",
+        values=Range(0, 2**62)),
     Column("lateness_s", float, "s", "how long after its deadline the tick began"),
     Column("read_cost_s", float, "s", "time that reading this GPU took"),
 )
@@ -71,127 +62,58 @@ GPU_SAMPLES = (
 GPU_COUNTERS = (
     _UNIX_TIME,
     _GPU,
-    _counter(
-        *("energy_j", float, "J", "the driver's cumulative energy counter"),
-        values=Range(0, 1e13),
-        positive=True,
-        period_s=2.0,
-    ),
-    SampledColumn(
-        "energy_age_s",
-        float,
-        "s",
+    _counter("energy_j", float, "J", "the driver's cumulative energy counter",
+        values=Range(0, 1e13), positive=True, period_s=2.0),
+    SampledColumn("energy_age_s", float, "s",
         "how old energy_j may be at most, if it was read just after the driver had renewed it; "
-        "empty if it was read at any other moment",
-        LATER,
-        lacking={"amd": "AMD's energy counter is not read at its changes"},
-    ),
-    *(
-        _counter(name, float, "s", description, period_s=10.0, lacking=why)
-        for name, description, why in (
-            ("throttle_power_cap_s", "cumulative time at the software power cap", {}),
-            ("throttle_sw_thermal_s", "cumulative software thermal slowdown", {}),
-            ("throttle_hw_thermal_s", "cumulative hardware thermal slowdown", {}),
-            (
-                "throttle_power_brake_s",
-                "cumulative hardware power-brake slowdown",
-                {"amd": "AMD SMI does not tell a power brake from other causes"},
-            ),
-        )
-    ),
-    SampledColumn(
-        *("power_instant_w", float, "W", "power over the latest, short window of the sensor"),
-        positive=True,
-        period_s=30.0,
-        lacking={"amd": "AMD SMI has one reading of power, which is power_w"},
-    ),
+        "empty if it was read at any other moment", LATER,
+        lacking={"amd": "AMD's energy counter is not read at its changes"}),
+    _throttled("throttle_power_cap_s", float, "s", "cumulative time at the software power cap"),
+    _throttled("throttle_sw_thermal_s", float, "s", "cumulative software thermal slowdown"),
+    _throttled("throttle_hw_thermal_s", float, "s", "cumulative hardware thermal slowdown"),
+    _throttled("throttle_power_brake_s", float, "s", "cumulative hardware power-brake slowdown",
+        lacking={"amd": "AMD SMI does not tell a power brake from other causes"}),
+    SampledColumn("power_instant_w", float, "W",
+        "power over the latest, short window of the sensor", positive=True, period_s=30.0,
+        lacking={"amd": "AMD SMI has one reading of power, which is power_w"}),
     _temperature("memory_temperature_c", float, "°C", "memory temperature", period_s=20.0),
-    _temperature(
-        *("edge_temperature_c", float, "°C", "AMD: temperature at the die's edge"),
-        period_s=20.0,
-        lacking={"nvidia": "NVML does not tell the temperature at the die's edge"},
-    ),
-    SampledColumn(
-        "thermal_margin_c",
-        float,
-        "°C",
+    _temperature("edge_temperature_c", float, "°C", "AMD: temperature at the die's edge",
+        period_s=20.0, lacking={"nvidia": "NVML does not tell the temperature at the die's edge"}),
+    # Negative if the core is hotter than the limit.
+    SampledColumn("thermal_margin_c", float, "°C",
         "how far the core is below the temperature of slowdown",
-        # Negative if the core is hotter than the limit.
-        values=Range(-200, 200),
-        period_s=15.0,
-    ),
-    SampledColumn(
-        *("gpu_fan_speed_percent", int, "%", "the GPU's own fan, of its full speed", LATER),
-        period_s=30.0,
-        lacking={"amd": "fans are not read through AMD SMI"},
-    ),
+        values=Range(-200, 200), period_s=15.0),
+    SampledColumn("gpu_fan_speed_percent", int, "%", "the GPU's own fan, of its full speed", LATER,
+        period_s=30.0, lacking={"amd": "fans are not read through AMD SMI"}),
     # It hardly changes.
     SampledColumn("memory_used_bytes", int, "B", "device memory in use", period_s=10.0),
     # Seldom, because ranks read these counters between steps.
-    *(
-        _counter(name, int, "B", _BYTES_ON_LINKS, period_s=60.0)
-        for name in ("gpu_link_received_bytes", "gpu_link_sent_bytes")
-    ),
-    *(
-        _counter(name, int, "B", description, lacking=_PCIE)
-        for name, description in (
-            ("pcie_received_bytes", "as pcie_sent_bytes"),
-            (
-                "pcie_sent_bytes",
-                "empty, because PCIe's 32-bit counters wrap unseen; in files of earlier versions a "
-                "number without meaning",
-            ),
-        )
-    ),
-    *(
-        SampledColumn(
-            *(name, float, "%", description, LATER),
-            kind="mean_since_last",
-            values=Range(0, 100),
-            period_s=2.0,
-            lacking=_NO_GPM,
-        )
-        for name, description in (
-            ("sm_active_percent", "multiprocessors that had work, mean since the reading before"),
-            ("sm_occupancy_percent", "warps that were active, of those that fit; likewise"),
-            ("tensor_active_percent", "time in tensor operations of any kind; likewise"),
-            ("dram_active_percent", "memory bandwidth in use, of the highest; likewise"),
-        )
-    ),
-    *(
-        SampledColumn(
-            *(name, float, "B/s", description, LATER),
-            kind="mean_since_last",
-            values=Range(0, 1e12),
-            period_s=2.0,
-            lacking=_NO_GPM,
-        )
-        for name, description in (
-            ("pcie_sent_bytes_per_s", "over PCIe from the GPU, mean since the reading before"),
-            ("pcie_received_bytes_per_s", "over PCIe to the GPU; likewise"),
-        )
-    ),
-    SampledColumn(
-        *("memory_power_w", float, "W", "power of the GPU's memory alone, as the driver tells"),
-        LATER,
-        positive=True,
-        period_s=2.0,
-        lacking={"amd": "AMD SMI has no power of the memory alone"},
-    ),
+    _counter("gpu_link_received_bytes", int, "B", _BYTES_ON_LINKS, period_s=60.0),
+    _counter("gpu_link_sent_bytes", int, "B", _BYTES_ON_LINKS, period_s=60.0),
+    _counter("pcie_received_bytes", int, "B", "as pcie_sent_bytes", lacking=_PCIE),
+    _counter("pcie_sent_bytes", int, "B",
+        "empty, because PCIe's 32-bit counters wrap unseen; in files of earlier versions a number "
+        "without meaning", lacking=_PCIE),
+    _active("sm_active_percent", float, "%",
+        "multiprocessors that had work, mean since the reading before", LATER),
+    _active("sm_occupancy_percent", float, "%",
+        "warps that were active, of those that fit; likewise", LATER),
+    _active("tensor_active_percent", float, "%",
+        "time in tensor operations of any kind; likewise", LATER),
+    _active("dram_active_percent", float, "%",
+        "memory bandwidth in use, of the highest; likewise", LATER),
+    _active("pcie_sent_bytes_per_s", float, "B/s",
+        "over PCIe from the GPU, mean since the reading before", LATER, values=Range(0, 1e12)),
+    _active("pcie_received_bytes_per_s", float, "B/s",
+        "over PCIe to the GPU; likewise", LATER, values=Range(0, 1e12)),
+    SampledColumn("memory_power_w", float, "W",
+        "power of the GPU's memory alone, as the driver tells", LATER,
+        positive=True, period_s=2.0, lacking={"amd": "AMD SMI has no power of the memory alone"}),
     # Rare, and also reported as events.
-    *(
-        _counter(
-            f"ecc_{which}_errors",
-            int,
-            "",
-            f"memory errors that {what}, since the driver loaded",
-            period_s=30.0,
-        )
-        for which, what in (
-            ("corrected", "were corrected"),
-            ("uncorrected", "could not be corrected"),
-        )
-    ),
+    _counter("ecc_corrected_errors", int, "",
+        "memory errors that were corrected, since the driver loaded", period_s=30.0),
+    _counter("ecc_uncorrected_errors", int, "",
+        "memory errors that could not be corrected, since the driver loaded", period_s=30.0),
     Column("read_cost_s", float, "s", "time that the row took to read"),
 )
 
@@ -220,27 +142,22 @@ def is_at_work(gpu: Mapping[str, Any]) -> bool:
 
 #: telemetry/<node>-power.csv: power as the driver itself samples it, collected in batches
 POWER_SAMPLES = (
-    SampledColumn(
-        *("driver_time_us", int, "µs", "the driver's timestamp, since the epoch"),
-        values=Range(0, 1e17),
-    ),
+    SampledColumn("driver_time_us", int, "µs", "the driver's timestamp, since the epoch",
+        values=Range(0, 1e17)),
     _GPU,
-    SampledColumn(
-        "power_mw", int, "mW", "board power", lacking={"amd": "AMD's driver keeps no power samples"}
-    ),
+    SampledColumn("power_mw", int, "mW", "board power",
+        lacking={"amd": "AMD's driver keeps no power samples"}),
 )
 
 #: telemetry/<node>-events.csv: errors that the driver reports
 GPU_EVENTS = (
     Column("unix_time_s", float, "s", "wall clock of the node when the event was seen"),
     _GPU,
-    SampledColumn(
-        *("event", str, "", "xid, ecc_corrected, ecc_uncorrected or lost"),
+    SampledColumn("event", str, "", "xid, ecc_corrected, ecc_uncorrected or lost",
         lacking={
             "amd": "AMD's driver has no Xid; what AMD SMI counts are the ECC errors",
             "simulated": "simulated GPUs have no driver that reports events",
-        },
-    ),
+        }),
     Column("code", int, "", "the number of an Xid; empty for other events"),
 )
 
@@ -264,22 +181,13 @@ _of_host = partial(SampledColumn, gap_s=30.0)
 #: telemetry/<node>-host.csv
 HOST_SAMPLES = (
     Column("unix_time_s", float, "s", "wall clock of the node"),
-    _of_host(
-        "cpu_utilisation_percent",
-        float,
-        "%",
-        "busy share of all CPUs since the row before",
-        kind="mean_since_last",
-        # The kernel counts CPU time in ticks, so a share may be above 100 % by a tick.
-        values=Range(0, 101),
-    ),
+    # The kernel counts CPU time in ticks, so a share may be above 100 % by a tick.
+    _of_host("cpu_utilisation_percent", float, "%", "busy share of all CPUs since the row before",
+        kind="mean_since_last", values=Range(0, 101)),
     _of_host("cpu_temperature_c", float, "°C", "hottest CPU package"),
-    _of_host(
-        *("cpu_energy_j", float, "J", "RAPL, all CPU packages, cumulative since sampling began"),
-        kind="counter",
-        # It steps back.
-        values=ranges.SIGNED,
-    ),
+    # It steps back.
+    _of_host("cpu_energy_j", float, "J", "RAPL, all CPU packages, cumulative since sampling began",
+        kind="counter", values=ranges.SIGNED),
     _of_host("memory_used_bytes", int, "B", "host memory in use (total − available)"),
     _of_host("network_received_bytes", int, "B", _ALL_INTERFACES, kind="counter"),
     _of_host("network_sent_bytes", int, "B", _ALL_INTERFACES, kind="counter"),
@@ -288,11 +196,8 @@ HOST_SAMPLES = (
     _of_host("node_power_w", float, "W", "power of the whole node, from IPMI or hwmon"),
     _of_host("inlet_temperature_c", float, "°C", "air at the node's inlet, from IPMI or hwmon"),
     _of_host("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
-    _of_host(
-        "other_jobs", int, "", "other Slurm jobs on the node, counted by control groups", LATER
-    ),
-    _of_host(
-        *("sampler_cpu_time_s", float, "s", "CPU time of the sampler itself, cumulative", LATER),
-        kind="counter",
-    ),
+    _of_host("other_jobs", int, "",
+        "other Slurm jobs on the node, counted by control groups", LATER),
+    _of_host("sampler_cpu_time_s", float, "s",
+        "CPU time of the sampler itself, cumulative", LATER, kind="counter"),
 )

@@ -27,191 +27,89 @@ NATIVE = "native"
 class Training:
     """How a cell trains, and for how many steps. The words in its name are in this order."""
 
-    micro_batch_size: Annotated[
-        int,
-        Axis(
-            "sequences that a data-parallel replica sends through the model at once",
-            "option",
-            label="micro-batch",
-            word="mb{}".format,
-            varied_by=("microbatch", "pipeline-ranks"),
-        ),
-    ]
-    global_batch_size: Annotated[
-        int,
-        Axis(
-            "sequences per optimiser step, over all replicas",
-            "work",
-            label="batch",
-            word="gb{}".format,
-        ),
-    ]
+    # fmt: off
+    micro_batch_size: Annotated[int, Axis(
+        "sequences that a data-parallel replica sends through the model at once", "option",
+        label="micro-batch", word="mb{}".format, varied_by=("microbatch", "pipeline-ranks"))]
+    global_batch_size: Annotated[int, Axis(
+        "sequences per optimiser step, over all replicas", "work", label="batch",
+        word="gb{}".format)]
     #: fp8: as bf16, but for the matrix products of the decoder's layers
     precision: Annotated[Precision, Axis("bf16, fp32 or fp8", "work", says_itself=True, word=str)]
     zero_stage: Annotated[int, Axis("ZeRO stage", "option", label="ZeRO", word="zero{}".format)]
     #: false if tp is 1
-    sequence_parallel: Annotated[
-        bool,
-        Axis("sequence cut between the tensor-parallel parts", "option", word=flag("sp")),
-    ] = False
-    recomputation: Annotated[
-        Recomputation,
-        Axis(
-            "none, selective or full",
-            "option",
-            word={"none": "", "selective": "selective", "full": "recompute"}.__getitem__,
-            varied_by=("optimisation", "recomputation"),
-        ),
-    ]
+    sequence_parallel: Annotated[bool, Axis(
+        "sequence cut between the tensor-parallel parts", "option", word=flag("sp"))] = False
+    recomputation: Annotated[Recomputation, Axis(
+        "none, selective or full", "option",
+        word={"none": "", "selective": "selective", "full": "recompute"}.__getitem__,
+        varied_by=("optimisation", "recomputation"))]
     #: gradient reduction, parameter gathering, tensor-parallel communication and the pipeline's
     #: sends
-    overlap: Annotated[
-        bool,
-        Axis(
-            "communication overlapped with compute",
-            "option",
-            word=flag("overlap"),
-            varied_by=("optimisation",),
-        ),
-    ]
+    overlap: Annotated[bool, Axis(
+        "communication overlapped with compute", "option", word=flag("overlap"),
+        varied_by=("optimisation",))]
     #: dropless: each expert takes all tokens that the router sends it; balanced: each takes equally
     #: many rows, padded if it has fewer tokens, and drops the rest
-    routing: Annotated[
-        Routing | None,
-        Axis(
-            "dropless or balanced; null in a dense model",
-            "work",
-            word=lambda routing: "balanced" if routing == "balanced" else "",
-        ),
-    ] = None
-    balancing_loss: Annotated[
-        float,
-        Axis(
-            "coefficient of the router's load-balancing loss; 0 without",
-            "work",
-            word=flag("auxloss"),
-        ),
-    ] = 0.0
-    workload: Annotated[Workload, Axis("pretrain, lora or inference", "work", says_itself=True)] = (
-        "pretrain"
-    )
-    lora_rank: Annotated[
-        int,
-        Axis(
-            "rank of the low-rank adapters; 0 unless the workload is lora",
-            "work",
-            label="LoRA rank",
-            only_with=("workload", "lora"),
-            word=beside("lora"),
-        ),
-    ] = 0
+    routing: Annotated[Routing | None, Axis(
+        "dropless or balanced; null in a dense model", "work",
+        word=lambda routing: "balanced" if routing == "balanced" else "")] = None
+    balancing_loss: Annotated[float, Axis(
+        "coefficient of the router's load-balancing loss; 0 without", "work",
+        word=flag("auxloss"))] = 0.0
+    workload: Annotated[Workload, Axis(
+        "pretrain, lora or inference", "work", says_itself=True)] = "pretrain"
+    lora_rank: Annotated[int, Axis(
+        "rank of the low-rank adapters; 0 unless the workload is lora", "work", label="LoRA rank",
+        only_with=("workload", "lora"), word=beside("lora"))] = 0
     #: the prompt is the rest of the model's sequence_length
-    generated_tokens: Annotated[
-        int,
-        Axis(
-            "tokens that each sequence generates after its prompt; 0 unless the workload is "
-            "inference",
-            "work",
-            only_with=("workload", "inference"),
-            word=beside("generate"),
-        ),
-    ] = 0
-    compile: Annotated[
-        bool, Axis("layers compiled by torch.compile", "option", word=flag("compiled"))
-    ] = False
-    backend: Annotated[
-        Backend,
-        Axis(
-            "what trains, or generates: deepspeed or torch; own where another trainer does",
-            "option",
-            says_itself=True,
-            word=lambda backend: "torch" if backend == "torch" else "",
-            detail_of="trainer",
-        ),
-    ] = "deepspeed"
+    generated_tokens: Annotated[int, Axis(
+        "tokens that each sequence generates after its prompt; 0 unless the workload is inference",
+        "work", only_with=("workload", "inference"), word=beside("generate"))] = 0
+    compile: Annotated[bool, Axis(
+        "layers compiled by torch.compile", "option", word=flag("compiled"))] = False
+    backend: Annotated[Backend, Axis(
+        "what trains, or generates: deepspeed or torch; own where another trainer does", "option",
+        says_itself=True, word=lambda backend: "torch" if backend == "torch" else "",
+        detail_of="trainer")] = "deepspeed"
     learning_rate: Annotated[float, Axis("of AdamW", "work", label="lr")]
     seed: Annotated[int, Axis("of the initial weights and the order of the data", "work")]
     warmup_steps: Annotated[int, Axis("steps before measuring starts", "protocol")]
     measured_steps: Annotated[int, Axis("steps to measure", "protocol")]
-    weight_decay: Annotated[
-        float, Axis("AdamW's; a step applies it times the learning rate", "work", since=4)
-    ] = 0.01
-    power_limits_w: Annotated[
-        tuple[int, ...],
-        Axis(
-            "power limit that the job sets on each GPU of a node, by its index; null where it sets "
-            "none",
-            "option",
-            "W",
-            label="power limits",
-            word=in_runs(behind="w"),
-            since=8,
-        ),
-    ] = ()
-    clock_limits_mhz: Annotated[
-        tuple[int, ...],
-        Axis(
-            "upper limit to which the job locks the SM clock of each GPU of a node, by its index; "
-            "null where it locks none",
-            "option",
-            "MHz",
-            label="clock limits",
-            word=in_runs(behind="mhz"),
-            since=8,
-        ),
-    ] = ()
-    cuda_graphs: Annotated[
-        bool,
-        Axis(
-            "each generated token replays a captured CUDA graph",
-            "option",
-            label="CUDA graphs",
-            only_with=("workload", "inference"),
-            word=flag("graphs"),
-            since=9,
-        ),
-    ] = False
+    weight_decay: Annotated[float, Axis(
+        "AdamW's; a step applies it times the learning rate", "work", since=4)] = 0.01
+    power_limits_w: Annotated[tuple[int, ...], Axis(
+        "power limit that the job sets on each GPU of a node, by its index; null where it sets "
+        "none", "option", "W", label="power limits", word=in_runs(behind="w"), since=8)] = ()
+    clock_limits_mhz: Annotated[tuple[int, ...], Axis(
+        "upper limit to which the job locks the SM clock of each GPU of a node, by its index; "
+        "null where it locks none", "option", "MHz", label="clock limits",
+        word=in_runs(behind="mhz"), since=8)] = ()
+    cuda_graphs: Annotated[bool, Axis(
+        "each generated token replays a captured CUDA graph", "option", label="CUDA graphs",
+        only_with=("workload", "inference"), word=flag("graphs"), since=9)] = False
 
-    trainer: Annotated[
-        str,
-        Axis(
-            "the program that trains: native, or the name of config/trainers/<trainer>.yaml",
-            "option",
-            says_itself=True,
-            word=lambda trainer: "" if trainer == "native" else trainer,
-            since=11,
-        ),
-    ] = NATIVE
-    trainer_definition: Annotated[
-        str | None,
-        Axis(
-            "eight digits of a SHA-256 over what that file says, and over the files that it lists; "
-            "null where the trainer is native",
-            "option",
-            detail_of="trainer",
-            since=11,
-        ),
-    ] = None
-    trainer_command: Annotated[
-        tuple[str, ...],
-        Axis("the command of each rank; null where the trainer is native", "analysis", since=11),
-    ] = ()
-    trainer_steps: Annotated[
-        str, Axis("how steps are seen: hook or calls", "analysis", since=11)
-    ] = "hook"
-    trainer_differs: Annotated[
-        str | None, Axis("what differs from native, as its file says", "analysis", since=11)
-    ] = None
-    trainer_files: Annotated[
-        tuple[str, ...],
-        Axis("its files, each with eight digits of its SHA-256", "analysis", since=11),
-    ] = ()
+    trainer: Annotated[str, Axis(
+        "the program that trains: native, or the name of config/trainers/<trainer>.yaml", "option",
+        says_itself=True, word=lambda trainer: "" if trainer == "native" else trainer,
+        since=11)] = NATIVE
+    trainer_definition: Annotated[str | None, Axis(
+        "eight digits of a SHA-256 over what that file says, and over the files that it lists; "
+        "null where the trainer is native", "option", detail_of="trainer", since=11)] = None
+    trainer_command: Annotated[tuple[str, ...], Axis(
+        "the command of each rank; null where the trainer is native", "analysis", since=11)] = ()
+    trainer_steps: Annotated[str, Axis(
+        "how steps are seen: hook or calls", "analysis", since=11)] = "hook"
+    trainer_differs: Annotated[str | None, Axis(
+        "what differs from native, as its file says", "analysis", since=11)] = None
+    trainer_files: Annotated[tuple[str, ...], Axis(
+        "its files, each with eight digits of its SHA-256", "analysis", since=11)] = ()
+    # fmt: on
 
     @property
     def held_precision(self) -> Precision:
         """Precision of activations, and of the weights that layers compute with. Operands in fp8
-        are cast from these.
-        """
+        are cast from these."""
         return "bf16" if self.precision == "fp8" else self.precision
 
     def micro_batches(self, dp: int) -> int:
@@ -259,8 +157,7 @@ class Precisions:
 
 def precisions_of(training: Training, degrees: Degrees) -> Precisions:
     """The precisions of a cell; both backends use the same. With one replica nothing is reduced or
-    gathered, and ZeRO-0 gathers nothing.
-    """
+    gathered, and ZeRO-0 gathers nothing."""
     if training.workload == "inference":
         return Precisions(training.held_precision)
     replicated = degrees.copies > 1

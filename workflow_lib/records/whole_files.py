@@ -1,6 +1,5 @@
 """Writes files and records that readers see whole or not at all, and names their owners in
-messages.
-"""
+messages."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def may(path: Path, how: int) -> bool:
 
 def owner_in_the_way(path: Path) -> str | None:
     """Says to whom belongs what keeps this user from reading or writing ``path``: the file, or the
-    lowest directory above it that exists. None if that is this user's own, or cannot be told.
-    """
+    lowest directory above it that exists. None if that is this user's own, or cannot be told."""
     there = next(each for each in (path, *path.absolute().parents) if may(each, os.F_OK))
     try:
         if there.is_file() and may(there, os.R_OK) and not may(there.parent, os.W_OK):
@@ -120,8 +118,7 @@ _REMEDY = {
 
 def error_text(error: Exception) -> str:
     """The words of an error for a user: the system's with the file that it is about, and with what
-    to do; those of the product as they are.
-    """
+    to do; those of the product as they are."""
     if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return str(error)
     remedy = _REMEDY.get(

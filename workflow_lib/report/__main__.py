@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.options import ends_quietly
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.whole_files import report_error
 from workflow_lib.report import measured

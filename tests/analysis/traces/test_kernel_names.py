@@ -77,7 +77,7 @@ KERNELS = {
         "namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<float>",
     ],
     "optimiser": [
-        "void apex::multi_tensor_apply_kernel<TensorListMetadata<4>, LAMBStage1Functor<float>>()",
+        "void apex::multi_tensor_apply_kernel<TensorListMetadata<4>, LAMBStage1Functor<float>>()"
     ],
     "all_reduce": [
         # torch.ops.symm_mem, of torch/csrc/distributed/c10d/symm_mem
@@ -126,14 +126,14 @@ LAUNCHING = {
         "aten::_fused_adamw_",
     ],
     "normalisation_elementwise": [
-        *("aten::_foreach_copy_", "aten::copy_", "aten::embedding_dense_backward"),
+        *("aten::_foreach_copy_", "aten::copy_", "aten::embedding_dense_backward")
     ],
     "other_computation": ["aten::sort", "aten::convolution"],
     "all_reduce": ["c10d::allreduce_", "symm_mem::multimem_all_reduce_"],
     "reduce_scatter": ["_c10d_functional::reduce_scatter_tensor"],
     "other_communication": ["record_param_comms"],
     "unknown": [
-        *("AddmmBackward0", "aten::empty", "aten::result_type", "Torch-Compiled Region: 0/0"),
+        *("AddmmBackward0", "aten::empty", "aten::result_type", "Torch-Compiled Region: 0/0")
     ],
 }
 #: class → operators that stand for kernels where there are none

@@ -14,7 +14,7 @@ from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.outcomes import Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.records.tables import KERNELS, TRACES
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.table_files import read_table
 

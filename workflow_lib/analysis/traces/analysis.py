@@ -19,7 +19,7 @@ from workflow_lib.analysis.traces.names import CLASSES, COMMUNICATION
 from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.records.degrees import Degrees, group_members
 from workflow_lib.records.reasons import Reason, missing
-from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.records.tables import KERNELS, TRACES
 from workflow_lib.table_files import table
 
 _ALIGNED = ("waiting_s", "transfer_s")

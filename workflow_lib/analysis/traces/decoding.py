@@ -155,8 +155,7 @@ class TraceFile:
         """The file's text, up to the size that a trace of the file's size can unpack to."""
         size = self.path.stat().st_size
         left = min(
-            bounds.TRACE_BYTES.most,
-            bounds.TRACE_RATIO_FREE_BYTES + size * bounds.TRACE_RATIO.most,
+            bounds.TRACE_BYTES.most, bounds.TRACE_RATIO_FREE_BYTES + size * bounds.TRACE_RATIO.most
         )
         for chunk in self._unpacked():
             left -= len(chunk)
@@ -221,7 +220,10 @@ class TraceFile:
         """Check what follows the list."""
         text = rest.decode("utf-8", "replace").strip()
         try:
-            whole = text == "" if self._list_alone else _object_after(text) is not None
+            if self._list_alone:
+                whole = text == ""
+            else:  # the object's end follows, as in ``, "a": 1}``
+                whole = isinstance(_LENIENT.decode("{" + text.lstrip(", \t\r\n")), dict)
         except (json.JSONDecodeError, RecursionError):
             whole = False
         if not whole:
@@ -288,12 +290,6 @@ class TraceFile:
         except _UNREADABLE:
             self._notes.add("an event has a field of the wrong type, and was left out")
             return None
-
-
-def _object_after(text: str) -> dict[str, Any] | None:
-    """The object whose end follows the list, as in ``, "a": 1}``."""
-    value = _LENIENT.decode("{" + text.lstrip(", \t\r\n"))
-    return value if isinstance(value, dict) else None
 
 
 def _last_boundary(chunk: bytes) -> tuple[int, int] | None:

@@ -14,8 +14,6 @@ nothing. The first word that is known decides: what a kernel is stands before wh
 as in ``bmm_…_biasM_…_swiGlu``. A convolution is ``gemm`` if its kernel says that it is an implicit
 GEMM, and else ``other_computation``.
 
-Takes the name of a kernel apart: its path, and the identifiers among its template's arguments.
-
 A name is either C++ as a demangler writes it, or mangled by the Itanium C++ ABI
 (https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling), or a plain identifier, as of Triton
 and Tensile. Of a mangled name only the identifiers are read, which is less than demangling.
@@ -126,13 +124,8 @@ OTHER_COMMUNICATION = "other_communication"
 
 COMPUTATION = (GEMM, ATTENTION, NORMALISATION_ELEMENTWISE, OPTIMISER, OTHER_COMPUTATION)
 COMMUNICATION = (
-    ALL_REDUCE,
-    ALL_GATHER,
-    REDUCE_SCATTER,
-    ALL_TO_ALL,
-    SEND_RECEIVE,
-    BROADCAST,
-    OTHER_COMMUNICATION,
+    *(ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL),
+    *(SEND_RECEIVE, BROADCAST, OTHER_COMMUNICATION),
 )
 #: every class, in the order of tables
 CLASSES = (*COMPUTATION, UNKNOWN, MEMORY, *COMMUNICATION)

@@ -28,7 +28,7 @@ from workflow_lib.records.files import read_outcome, read_record
 from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.run_tables import KERNELS, TRACES
+from workflow_lib.records.tables import KERNELS, TRACES
 from workflow_lib.table_files import table, write_table
 
 _OWN = re.compile(r"rank(\d+)\.json(?:\.gz)?")

@@ -13,11 +13,10 @@ from pathlib import Path
 from workflow_lib import gpu_models
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.contract import STEPS, RankRecord
-from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.records.files import read_if_there, read_record
 from workflow_lib.records.nodes import NodeClock, TelemetryStart
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.reading import RecordError
+from workflow_lib.records.reading import RecordError, read_csv
 from workflow_lib.records.telemetry_columns import SAMPLER_BLOCKS
 from workflow_lib.telemetry.validity import InvalidTelemetryError
 from workflow_lib.telemetry.validity.same_steps import SameSteps, check_same_run

@@ -14,10 +14,9 @@ from typing import Any
 
 from workflow_lib import gpu_models
 from workflow_lib.records.columns import Column
-from workflow_lib.records.csv_rows import read_csv
 from workflow_lib.records.nodes import TelemetryStart
 from workflow_lib.records.paths import RunPaths
-from workflow_lib.records.reading import Field
+from workflow_lib.records.reading import Field, read_csv
 from workflow_lib.records.telemetry_columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
