@@ -41,11 +41,6 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
             )
 
 
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "no completed run has a share of time in any throttling"
-
-
 def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
     """Draw a bar for each cell, downwards; ``cells`` and ``runs`` are rows of CELLS and RUNS."""
     figure = Figure(figsize=(style.COLUMN_IN, 0.95 + 0.14 * max(len(cells), 2)))
@@ -102,25 +97,9 @@ def _finish(axes: Axes, place: int, cell: Row, end: float, runs: Sequence[Row]) 
         if run["cell"] == cell["cell"] and completed(run) and known == _known(run)
     ]
     if len(sums) > 1:
-        axes.errorbar(
-            (min(sums) + max(sums)) / 2,
-            place,
-            xerr=(max(sums) - min(sums)) / 2,
-            fmt="none",
-            ecolor="black",
-            elinewidth=0.7,
-            capsize=1.5,
-            capthick=0.7,
-        )
+        style.range_along_row(axes, min(sums), max(sums), place, 1.5)
     if unknown := [legend for name, legend, *_ in _CAUSES if name not in known]:
-        axes.annotate(
-            f"{', '.join(unknown)} unknown",
-            (max([end, *sums]), place),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=style.SMALLEST_PT,
-        )
+        style.beside(axes, max([end, *sums]), place, f"{', '.join(unknown)} unknown")
     return max([end, *sums])
 
 
@@ -132,5 +111,5 @@ KIND = FigureKind(
     + "If several causes hold at the same time, each counts. A power cap under load is normal.",
     most=40,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda _: "no completed run has a share of time in any throttling",
 )
