@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from workflow_lib.records.labels import labels
 from workflow_lib.report.figures import style
-from workflow_lib.report.figures.cell_names import Row, completed, fate
+from workflow_lib.report.figures.cell_names import Row, completed, completed_runs_of, fate
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.figures.marks import in_words, tell
 from workflow_lib.report.figures.tables import Tables
@@ -93,8 +93,8 @@ def _finish(axes: Axes, place: int, cell: Row, end: float, runs: Sequence[Row]) 
     known = _known(cell)
     sums: list[float] = [
         100.0 * sum(run[name] for name in known)
-        for run in runs
-        if run["cell"] == cell["cell"] and completed(run) and known == _known(run)
+        for run in completed_runs_of(cell, runs)
+        if known == _known(run)
     ]
     if len(sums) > 1:
         style.range_along_row(axes, min(sums), max(sums), place, 1.5)
