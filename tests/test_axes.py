@@ -26,7 +26,7 @@ from workflow_lib.records.labels import labels
 from workflow_lib.records.tables import CELLS, PLAN, RUNS
 from workflow_lib.report import summary
 from workflow_lib.report.figures import KINDS
-from workflow_lib.report.figures.kernel_bars import Bar
+from workflow_lib.report.figures.kernels import Bar
 from workflow_lib.report.figures.tables import Tables
 
 #: the figures whose cells differ in some axes alone

@@ -14,8 +14,12 @@ from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records.labels import labels, left_out
 from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures.cell_names import Row, in_words, marked, profiled_runs
-from workflow_lib.report.figures.numbers import NOTHING, significant
-from workflow_lib.report.figures.uncertainty import interval_in_words, systematic_error
+from workflow_lib.report.figures.numbers import (
+    NOTHING,
+    interval_in_words,
+    significant,
+    systematic_error,
+)
 from workflow_lib.words import counted
 
 _FIRST = (

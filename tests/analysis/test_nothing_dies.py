@@ -11,7 +11,7 @@ import pytest
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records.measures import MEASURES, NOT_MEASURES, File, Reading
 from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES
-from workflow_lib.report.cell_values import Reasons, figures_of_run
+from workflow_lib.report.cell_pages import Reasons, figures_of_run
 
 from .synthetic_run import NO_HEAT, Run
 

@@ -16,8 +16,8 @@ from tests.report.sweep import Planned, write_sweep
 from workflow_lib.comparison.__main__ import main
 from workflow_lib.comparison.compare import write_page
 from workflow_lib.comparison.matching import best_pairs, layout_pairs
-from workflow_lib.comparison.pair_labels import Labels
 from workflow_lib.comparison.sides import Side, read_sides
+from workflow_lib.comparison.summary import Labels
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records.files import read_json
 from workflow_lib.records.outcomes import Outcome
@@ -273,7 +273,7 @@ def test_the_studys_matrix_is_compared_in_seconds(tmp_path):
     pairs = layout_pairs(*cells) + best_pairs(*cells)
     found = rows(pairs, *sides)
     paths = ComparisonPaths(tmp_path)
-    write_page(*sides, found, Labels(*sides), [], paths)
+    write_page(*sides, found, Labels(*sides), [], paths.page)
     assert time.process_time() - began < 10
     assert paths.page.stat().st_size < 2e6
     in_pairs = [

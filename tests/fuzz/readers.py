@@ -59,8 +59,8 @@ from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES, HO
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.report import cell_files as page_files
 from workflow_lib.report.cell_files import cleaning, tail
+from workflow_lib.report.figures.embedding import safe_svg
 from workflow_lib.report.figures.environments import environments
-from workflow_lib.report.figures.safe_svg import safe_svg
 from workflow_lib.report.figures.style import save
 from workflow_lib.study import ConfigError
 from workflow_lib.trainers.native.data import DataError, TokenFile

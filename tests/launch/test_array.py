@@ -15,7 +15,7 @@ import pytest
 from tests.launch import runs, scripts
 from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
-from workflow_lib.launch import array, job_script, script_place, snapshot
+from workflow_lib.launch import array, job_script, run_place, snapshot
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records.cell import Cell, Data
 from workflow_lib.records.files import read_record
@@ -292,7 +292,7 @@ def test_a_run_whose_results_were_moved_is_rendered_anew(rendered, sbatch, tmp_p
 
     assert array.submit_all([moved.directory], tmp_path / "moved", 4, render_anew) == ["71"]
     task = next((tmp_path / "moved" / "arrays").glob("*/1.sh"))
-    assert script_place.rendered_for(task) == moved.directory
+    assert run_place.rendered_for(task) == moved.directory
     assert not (tmp_path / "results").exists()
 
 

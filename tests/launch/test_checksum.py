@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.launch import script_checksum
+from workflow_lib.launch import job_script
 
 BODY = "#SBATCH --nodes=2\n\necho 'it runs'\n"
 
@@ -14,13 +14,13 @@ BODY = "#SBATCH --nodes=2\n\necho 'it runs'\n"
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "job.sh"
-    path.write_text(script_checksum.with_checksum(BODY))
+    path.write_text(job_script.with_checksum(BODY))
     return path
 
 
 def test_a_sealed_script_is_intact_and_runs_under_bash(script):
     lines = script.read_text().splitlines()
-    assert script_checksum.is_intact(script)
+    assert job_script.is_intact(script)
     assert lines[0].startswith("#!")
     assert lines[2:] == BODY.splitlines()
 
@@ -44,4 +44,4 @@ def test_any_edit_is_noticed(script, old, new):
     changed = content[:old] if isinstance(old, int) else content.replace(old, new)
     assert changed != content
     script.write_bytes(changed)
-    assert not script_checksum.is_intact(script)
+    assert not job_script.is_intact(script)

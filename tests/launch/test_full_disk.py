@@ -12,7 +12,7 @@ import pytest
 from tests.disks import small_disk
 from tests.launch import runs
 from workflow_lib.launch import outcome
-from workflow_lib.launch.record_outcome import record_outcome
+from workflow_lib.launch.run_to_end import record_outcome
 from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import RunPaths
 

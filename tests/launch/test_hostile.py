@@ -14,7 +14,7 @@ from tests.conftest import load_sound
 from tests.hostile import FOR_A_SHELL, HOSTILE, NAMES, canaries
 from tests.launch import scripts
 from workflow_lib.config import Platform
-from workflow_lib.launch import job_script, script_place
+from workflow_lib.launch import job_script, run_place
 from workflow_lib.launch.job_script import RenderError
 from workflow_lib.study import ConfigError
 
@@ -230,7 +230,7 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
         done = recorders.run(script, SLURM_JOB_ID="7")
         assert (done.returncode, done.stderr) == (0, "")
         binds = [word for mount in [str(root), *mounts] for word in ("--bind", mount)]
-        code = f"PYTHONPATH={script_place.code_of(script)}"
+        code = f"PYTHONPATH={run_place.code_of(script)}"
         own = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", code, "PYTHONSAFEPATH=1", "NCCL_DEBUG=WARN"]
         inside = ["exec", "--nv", *binds, image, "env", *own, "python3", "-m"]
         calls = [call.argv for call in recorders.calls()]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.launch import scripts
 from tests.waiting import until
-from workflow_lib.launch.schedulers import job_state_cache, queries, query_results
+from workflow_lib.launch.schedulers import job_state_cache, queries
 from workflow_lib.launch.schedulers.job_state_cache import JobStateCache
 from workflow_lib.launch.schedulers.scheduler import Found
 from workflow_lib.records.outcomes import JobState
@@ -200,7 +200,7 @@ def test_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch, accounting,
         cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     else:
         cluster.sacct(accounting)
-    monkeypatch.setattr(query_results, patience, 0.4)
+    monkeypatch.setattr(job_state_cache, patience, 0.4)
     began = time.monotonic()
     until(lambda: words(made, "1") == ["LOST"])
     assert time.monotonic() >= began + 0.4
@@ -208,7 +208,7 @@ def test_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch, accounting,
 
 def never_lost(made: JobStateCache, monkeypatch) -> list[str | None]:
     """What is said of job 1 once squeue and sacct have not known it for long enough."""
-    monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.0)
+    monkeypatch.setattr(job_state_cache, "LOST_AFTER_S", 0.0)
     said: list[str | None] = []
     for _ in range(8):
         said += words(made, "1")
@@ -264,7 +264,7 @@ def test_what_was_told_before_a_job_was_waited_for_is_not_taken(cluster):
 
 
 def test_an_id_that_has_become_another_jobs_is_no_answer(cluster, made, monkeypatch):
-    monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.3)
+    monkeypatch.setattr(job_state_cache, "LOST_AFTER_S", 0.3)
     cluster.squeue({"1": "COMPLETED"})  # called "wanted"; slurmctld lost its state and counts anew
     cluster.sacct({"1": "RUNNING"})
     assert made.state("1", "triptych-1") is None

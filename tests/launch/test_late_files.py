@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs
-from workflow_lib.launch import interruption, record_outcome
+from workflow_lib.launch import interruption, run_to_end
 from workflow_lib.launch.job import node
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord
@@ -42,7 +42,7 @@ def test_a_job_lists_what_it_wrote(paths):
 
 
 def test_files_that_are_here_are_not_waited_for(paths, pauses):
-    record_outcome.wait_for_files(paths)
+    run_to_end.wait_for_files(paths)
     assert pauses == []
 
 
@@ -60,15 +60,15 @@ def test_a_late_file_is_waited_for_until_whole(paths, pauses, monkeypatch, capsy
             file.write_bytes(whole)
 
     monkeypatch.setattr(interruption, "pause", shown)
-    record_outcome.wait_for_files(paths)
+    run_to_end.wait_for_files(paths)
     assert len(pauses) == 3
     assert capsys.readouterr().err.count("rank0.csv, and 0 ") == 1
 
 
 def test_a_file_that_never_comes_ends_the_wait(paths, pauses, monkeypatch):
-    monkeypatch.setattr(record_outcome, "LONGEST_LAG_S", 0.0)
+    monkeypatch.setattr(run_to_end, "LONGEST_LAG_S", 0.0)
     paths.rank_steps(0).unlink()
-    record_outcome.wait_for_files(paths)
+    run_to_end.wait_for_files(paths)
     assert pauses == []
 
 
@@ -79,5 +79,5 @@ def test_an_end_record_that_lists_nothing_is_not_waited_for(paths, pauses, chang
         paths.ended.unlink()
     else:
         paths.ended.write_text(change)
-    record_outcome.wait_for_files(paths)
+    run_to_end.wait_for_files(paths)
     assert pauses == []

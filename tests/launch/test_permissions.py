@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs
-from workflow_lib.launch import array, run_place, run_to_end, script_checksum, script_place
+from workflow_lib.launch import array, job_script, run_place, run_to_end
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records.paths import RunPaths
 
@@ -22,12 +22,12 @@ def paths(slurm_paths: RunPaths) -> RunPaths:
 def reseal(paths: RunPaths) -> None:
     """What one does who may write the directory: another script, with a checksum that is right."""
     body = paths.script.read_text().split("\n", 2)[2] + "touch /tmp/canary\n"
-    paths.script.write_text(script_checksum.with_checksum(body))
-    assert script_checksum.is_intact(paths.script)
+    paths.script.write_text(job_script.with_checksum(body))
+    assert job_script.is_intact(paths.script)
 
 
 def held(paths: RunPaths, name: str) -> Path:
-    code = script_place.code_of(paths.script)
+    code = run_place.code_of(paths.script)
     assert code is not None
     return {"code": code, "code's directory": code.parent}.get(name) or getattr(paths, name)
 

@@ -14,9 +14,8 @@ from workflow_lib import results
 from workflow_lib.launch import (
     job_script,
     outcome,
+    run_place,
     run_to_end,
-    script_checksum,
-    script_place,
     snapshot,
     submit,
 )
@@ -76,7 +75,7 @@ def test_a_script_that_was_never_submitted_is_rendered_anew_before_it_is(name, s
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
     ended = run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
     assert ended.outcome is Outcome.COMPLETED
-    assert script_place.rendered_for(paths.script) == paths.directory
+    assert run_place.rendered_for(paths.script) == paths.directory
 
 
 def test_a_failed_run_that_was_copied_is_rendered_anew_too(original, tmp_path, scheduler):
@@ -103,7 +102,7 @@ def test_a_copy_has_no_job_of_the_original(original, tmp_path, scheduler, is_ann
     with pytest.raises(SubmissionError, match=f"original.* {named}"):
         run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
     assert scheduler.submitted == []
-    assert script_place.rendered_for(paths.script) == original.directory
+    assert run_place.rendered_for(paths.script) == original.directory
 
 
 def test_a_run_that_moved_under_its_job_is_waited_for(original, tmp_path, scheduler, capsys):
@@ -116,7 +115,7 @@ def test_a_run_that_moved_under_its_job_is_waited_for(original, tmp_path, schedu
     ended = run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
     assert ended.outcome is Outcome.COMPLETED
     assert str(original.directory) in capsys.readouterr().err
-    assert script_place.rendered_for(paths.script) == paths.directory
+    assert run_place.rendered_for(paths.script) == paths.directory
 
 
 def test_a_link_to_the_results_is_the_same_place(original, tmp_path, scheduler):
@@ -130,7 +129,7 @@ def test_a_link_to_the_results_is_the_same_place(original, tmp_path, scheduler):
 def test_the_place_is_read_as_it_was_written(name, tmp_path):
     script = tmp_path / "job.sh"
     script.write_bytes(f"\nrun_directory={job_script.quote(tmp_path / name)}\npython=x\n".encode())
-    assert script_place.rendered_for(script) == tmp_path / name
+    assert run_place.rendered_for(script) == tmp_path / name
 
 
 # ------------------------------------------------------------------ code that changed
@@ -147,7 +146,7 @@ def older(original, tmp_path) -> RunPaths:
 
 
 def without_code(original: RunPaths) -> RunPaths:
-    code = script_place.code_of(original.script)
+    code = run_place.code_of(original.script)
     assert code is not None
     code.unlink()
     return original
@@ -156,7 +155,7 @@ def without_code(original: RunPaths) -> RunPaths:
 def of_a_version_that_kept_no_code(original: RunPaths) -> RunPaths:
     lines = original.script.read_text().split("\n")[2:]
     body = "\n".join(line for line in lines if not line.startswith("code="))
-    original.script.write_text(script_checksum.with_checksum(body))
+    original.script.write_text(job_script.with_checksum(body))
     return original
 
 
@@ -169,7 +168,7 @@ def test_a_run_is_submitted_with_the_code_of_then(stale, original, scheduler, re
     assert scheduler.submitted == []
     scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
     run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
-    code = script_place.code_of(paths.script)
+    code = run_place.code_of(paths.script)
     assert code is not None
     assert code.read_bytes() == snapshot.taken().content
 

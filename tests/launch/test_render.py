@@ -14,7 +14,7 @@ import pytest
 from tests.launch import scripts
 from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
-from workflow_lib.launch import job_script, script_checksum
+from workflow_lib.launch import job_script
 from workflow_lib.launch.rendering import render_run
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -127,7 +127,7 @@ def test_a_written_script_is_sealed_and_executable(tmp_path):
         planned.cell, scripts.study().platforms["local"], tmp_path, tmp_path / "r"
     )
     script = places.run_directory / "job.sh"
-    assert script_checksum.is_intact(script)
+    assert job_script.is_intact(script)
     assert os.access(script, os.X_OK)
     assert (places.run_directory / "cell.json").exists()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE_S, until
-from workflow_lib.launch import interruption, job_wait, record_outcome, run_to_end
+from workflow_lib.launch import interruption, job_wait, run_to_end
 from workflow_lib.records.nodes import LIMITS_LEFT
 from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
@@ -133,7 +133,7 @@ def test_an_error_of_ours_ends_its_run_alone_and_is_in_its_log(together, monkeyp
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(record_outcome.outcome, "classify", fail)
+    monkeypatch.setattr(run_to_end.outcome, "classify", fail)
     together.kill(second)
     assert isinstance(together.end_of(second), ZeroDivisionError)
     assert "ZeroDivisionError" in together.said(second)

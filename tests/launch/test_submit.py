@@ -19,7 +19,7 @@ import pytest
 from tests.launch import runs, scripts
 from tests.launch.fake_slurm import Fake
 from tests.waiting import until
-from workflow_lib.launch import interruption, job_wait, record_outcome, run_lock, run_to_end, submit
+from workflow_lib.launch import interruption, job_wait, run_lock, run_to_end, submit
 from workflow_lib.launch.interruption import ToldToEndError
 from workflow_lib.launch.schedulers import choice, queries, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
@@ -46,7 +46,7 @@ SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 @pytest.fixture(autouse=True)
 def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.3)
-    monkeypatch.setattr(record_outcome, "CANCEL_PATIENCE_S", 0.5)
+    monkeypatch.setattr(run_to_end, "CANCEL_PATIENCE_S", 0.5)
 
 
 @pytest.fixture

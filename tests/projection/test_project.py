@@ -31,8 +31,7 @@ from workflow_lib.projection.project import (
     recommended,
     table,
 )
-from workflow_lib.projection.project_page import _number, meter, verdict
-from workflow_lib.projection.scaling import FABRICS, replicas
+from workflow_lib.projection.project_page import FABRICS, _number, meter, replicas, verdict
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.labels import labels
 from workflow_lib.records.reading import RecordError

@@ -18,13 +18,13 @@ from workflow_lib.records.tables import KERNELS, SERIES, STEP_TIMES, TRACES
 from workflow_lib.report.figures import (
     Tables,
     figures,
+    figures_and_gaps,
     gpu_maps,
     kernels,
     microbatch,
     pipeline_ranks,
     power,
     style,
-    undrawn,
 )
 from workflow_lib.report.figures.energy import front, points
 from workflow_lib.report.figures.kernel_times import folded, kernel_times
@@ -352,14 +352,14 @@ def test_what_is_not_drawn_is_named_with_the_reason():
         {**row, "gpu_link_sent_bytes": None, "missing_reasons": lacking}
         for row in gpu_rows(known(), 1, random.Random(1))
     )
-    why = dict(undrawn(Tables((cell,), (), gpus)))
+    why = dict(figures_and_gaps(Tables((cell,), (), gpus))[1])
     assert "series.parquet" in why[power.KIND.subject]
     assert "kernels.parquet" in why[kernels.KERNEL_CLASSES.subject]
     assert why[gpu_maps.TRAFFIC.subject] == "no links"
     assert microbatch.KIND.subject in why
     assert gpu_maps.TEMPERATURE.subject not in why
     empty = Tables((cell,), (), (), *(table([], c) for c in (STEP_TIMES, SERIES, KERNELS, TRACES)))
-    why = dict(undrawn(empty))
+    why = dict(figures_and_gaps(empty)[1])
     assert "parquet" not in why[power.KIND.subject]
     assert "was profiled" in why[pipeline_ranks.KIND.subject]
     assert gpu_maps.TEMPERATURE.subject in why

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from workflow_lib.report.figures import FigureEntry, Tables, figures, style
 from workflow_lib.report.figures.marks import tell, told
-from workflow_lib.report.figures.svg import shortened
+from workflow_lib.report.figures.style import shortened
 
 from .full_matrix import cell_row, full_matrix, identity, run_row
 from .test_figure_values import TP2_PP2

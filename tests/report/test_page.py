@@ -19,8 +19,14 @@ from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.tables import PLAN
 from workflow_lib.report.__main__ import main
-from workflow_lib.report.figures import Tables, figures, read_tables, undrawn, write_figures
-from workflow_lib.report.figures.safe_svg import safe_svg
+from workflow_lib.report.figures import (
+    Tables,
+    figures,
+    figures_and_gaps,
+    read_tables,
+    write_figures,
+)
+from workflow_lib.report.figures.embedding import safe_svg
 from workflow_lib.report.figures.style import EMULATED_MARK, SIMULATED_MARK
 from workflow_lib.results import run_directory
 from workflow_lib.table_files import read_table, table, write_table
@@ -366,5 +372,5 @@ def test_figures_that_are_not_drawn_say_why_and_those_over_time_lie_beside(tmp_p
     beside = [each.get("href") for tag, each in page.tags if tag == "a"]
     assert "figures/power-h200-gpt3-175b.svg" in beside
     assert 'id="power-h200-gpt3-175b-title"' not in page.source
-    (undrawn_title, why), *_ = undrawn(read_tables(directory))
+    (undrawn_title, why), *_ = figures_and_gaps(read_tables(directory))[1]
     assert f" {undrawn_title}: {why}" in page.text

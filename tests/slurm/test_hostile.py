@@ -23,7 +23,7 @@ from tests.launch import scripts
 from tests.slurm import study
 from workflow_lib import cells
 from workflow_lib.config import Invocation
-from workflow_lib.launch import job_script, script_place
+from workflow_lib.launch import job_script, run_place
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.study import ConfigError, checked, load_study
 
@@ -209,7 +209,7 @@ def test_modules_paths_and_the_interpreter_arrive(site):
         ranks = [call for call in job.calls if call.argv[1:] == [*training, f"{run}/cell.json"]]
         assert len(ranks) == 2
         assert {call.environment["PYTHONPATH"].split(os.pathsep)[0] for call in ranks} == {
-            str(script_place.code_of(job.run.script))
+            str(run_place.code_of(job.run.script))
         }
         assert (job.run.logs / f"slurm-{job.job_id}.log").exists()
         assert json.loads(job.run.failure.read_text())["job_id"] == job.job_id  # nothing trained

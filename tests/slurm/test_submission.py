@@ -20,7 +20,7 @@ import pytest
 
 from tests.launch import runs
 from tests.slurm import study
-from workflow_lib.launch import script_checksum, script_place
+from workflow_lib.launch import job_script, run_place
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord, JobRecord, Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths
@@ -60,12 +60,12 @@ class Site:
         self.paths = runs.rendered(directory, "smoke-h200")
         body = _BODY.format(
             root=study.ROOT,
-            code=script_place.code_of(self.paths.script),
+            code=run_place.code_of(self.paths.script),
             python=sys.executable,
             run=self.paths.directory,
             go=self.go,
         )
-        self.paths.script.write_text(script_checksum.with_checksum(body))
+        self.paths.script.write_text(job_script.with_checksum(body))
         self.commands = directory / "bin"
         self.commands.mkdir()
         self.environment = dict(cluster.environment) | {

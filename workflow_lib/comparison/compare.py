@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from workflow_lib import __version__
 from workflow_lib.comparison import host_effects, ratio_figure, sentences, summary
 from workflow_lib.comparison.matching import (
@@ -19,10 +17,10 @@ from workflow_lib.comparison.matching import (
     named_pairs,
 )
 from workflow_lib.comparison.measures import COMPARED
-from workflow_lib.comparison.pair_labels import Labels
 from workflow_lib.comparison.ratio_figure import Line
 from workflow_lib.comparison.sensors import Errors
 from workflow_lib.comparison.sides import Side, changed_environment, emulated_sides, read_sides
+from workflow_lib.comparison.summary import Labels
 from workflow_lib.comparison.verdicts import TOLD_APART, rows
 from workflow_lib.records import cell_axes
 from workflow_lib.records.checksums import write_checksums
@@ -33,7 +31,7 @@ from workflow_lib.records.verdict_tables import COMPARISON
 from workflow_lib.records.whole_files import whole_file
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import in_words
-from workflow_lib.report.figures.embedding import figure_in_page
+from workflow_lib.report.figures.embedding import drawn_for_page
 from workflow_lib.report.figures.html import page_templates
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.figures.numbers import NOTHING
@@ -65,12 +63,10 @@ def compare(
     paths = ComparisonPaths(output)
     write_table(table(found, COMPARISON), paths.table)
     paths.figures.mkdir(exist_ok=True)
-    drawn = []
-    for entry in entries:
-        with style.styled(entry.stem):
-            drawn += style.save(entry.draw(), paths.figures / entry.stem)
-    _forget_others(paths.figures, entries)
-    write_page(side_a, side_b, found, labels, entries, paths)
+    figures = drawn_for_page(entries, paths.figures)
+    drawn = [paths.figures / f"{entry.stem}.{kind}" for entry in entries for kind in style.FORMATS]
+    _forget_others(paths.figures, drawn)
+    write_page(side_a, side_b, found, labels, figures, paths.page)
     write_checksums(paths.checksums, (paths.table, paths.page, *drawn))
     return paths.page
 
@@ -102,11 +98,10 @@ def _figures(found: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureE
     ]
 
 
-def _forget_others(directory: Path, entries: Sequence[FigureEntry]) -> None:
+def _forget_others(directory: Path, drawn: Sequence[Path]) -> None:
     """Remove figures of an earlier comparison that do not belong to this one."""
-    stems = {entry.stem for entry in entries}
     for path in directory.iterdir():
-        if path.suffix.lstrip(".") in style.FORMATS and path.stem not in stems:
+        if path.suffix.lstrip(".") in style.FORMATS and path not in drawn:
             path.unlink()
 
 
@@ -118,10 +113,10 @@ def write_page(
     b: Side,
     rows: summary.Rows,
     labels: Labels,
-    entries: Sequence[FigureEntry],
-    paths: ComparisonPaths,
+    figures: Sequence[Mapping[str, Any]],
+    page: Path,
 ) -> None:
-    """Write ``comparison.html`` beside ``figures/`` from COMPARISON's rows."""
+    """Write the page from COMPARISON's rows, with what :func:`drawn_for_page` gave."""
     layouts = [row for row in rows if row["match"] in summary.KINDS]
     text = _TEMPLATES.get_template("comparison.html.j2").render(
         version=__version__,
@@ -137,16 +132,20 @@ def write_page(
             _kind(match, layouts, labels) for match in summary.KINDS if summary.of(layouts, match)
         ],
         words=[_said(row, labels) for row in rows if row["measure"] is not None],
-        unfinished=[_unfinished(row, labels) for row in layouts if row["measure"] is None],
+        unfinished=[
+            {"row": row, "label": labels.pair(row), "in_words": row["in_words"]}
+            for row in layouts
+            if row["measure"] is None
+        ],
         unmatched=[_alone(row, labels) for row in rows if row["match"] == UNMATCHED],
         unvalued=_unvalued(rows),
         changed=changed_environment(a, b),
-        figures=[_inline(entry, paths.figures) for entry in entries],
+        figures=figures,
         licence=sentences.LICENCE,
         hosts_percent=f"{100 * host_effects.of_ratio():g}",
         hosts_c=f"{host_effects.of_temperature():g}",
     )
-    with whole_file(paths.page) as draft:
+    with whole_file(page) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
@@ -200,10 +199,6 @@ def _said(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
     }
 
 
-def _unfinished(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
-    return {"row": row, "label": labels.pair(row), "in_words": row["in_words"]}
-
-
 def _alone(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
     end = "a" if row["cell_a"] else "b"
     cell = labels.record(row, end)
@@ -226,9 +221,3 @@ def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
             key = MEASURES[row["measure"]].heading, reason
             found[key] = found.get(key, 0) + 1
     return [(heading, reason, count) for (heading, reason), count in found.items()]
-
-
-def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:
-    """A figure that has just been drawn, fit to stand in the page."""
-    figure = figure_in_page(entry, directory)
-    return {**figure, "svg": Markup(figure["svg"])}

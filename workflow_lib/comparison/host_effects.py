@@ -57,8 +57,7 @@ def _date_effect(
     a: Sequence[float], b: Sequence[float], runs_a: Sequence[Run], runs_b: Sequence[Run]
 ) -> float | None:
     """How far the dates (of UTC) lie apart on which both sides ran, the sides' own levels taken
-    away; None where there are not two such dates.
-    """
+    away; None where there are not two such dates."""
     by_date: dict[datetime.date, tuple[list[float], list[float]]] = {}
     for side, (values, runs) in enumerate(((a, runs_a), (b, runs_b))):
         level = statistics.fmean(values)
@@ -84,8 +83,7 @@ def allowance(
 ) -> float | None:
     """What hosts and dates may make of a measure where there is no difference: a share of a ratio,
     or an amount; None where that is unknown. Nothing where they act on both sides alike. ``waits``
-    says whether GPUs wait for their host.
-    """
+    says whether GPUs wait for their host."""
     if not of.one_sided_because:
         return 0.0
     if is_ratio(measure):

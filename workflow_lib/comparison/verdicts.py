@@ -93,10 +93,6 @@ def rows(
     return found
 
 
-def _design(runs_a: Sequence[Row], runs_b: Sequence[Row], a: Side, b: Side) -> Design:
-    return design(runs_a, runs_b, a.gpus_of_runs(runs_a), b.gpus_of_runs(runs_b))
-
-
 def _named(compared: dict[str, Any], notes: Mapping[str, str]) -> dict[str, Any]:
     """A comparison, with notes added on what medians show and what else differs, by their columns;
     "" if nothing does."""
@@ -164,7 +160,7 @@ def _compared(
     if missing:
         return {**known, "verdict": "missing", "in_words": f"no value: {missing}"}
     as_ratio = is_ratio(measure)
-    lie = _design(runs_a, runs_b, a, b)
+    lie = design(runs_a, runs_b, a.gpus_of_runs(runs_a), b.gpus_of_runs(runs_b))
     known |= {"design": lie.name, "assumes": sentences.assumption(lie)}
     found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie, coverage)
     known |= found._asdict()
@@ -189,8 +185,7 @@ def _compared(
 
 def _same_runs(runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
     """In words, which runs are on both sides; "" if none is. Sweeps share the runs of a cell that
-    both ask for, and an interval takes each run for a measurement of its own.
-    """
+    both ask for, and an interval takes each run for a measurement of its own."""
     began_b = {(run["cell"], run["run"], run["started_unix_s"]) for run in runs_b}
     both = [run for run in runs_a if (run["cell"], run["run"], run["started_unix_s"]) in began_b]
     if len(both) == len(runs_a) == len(runs_b):

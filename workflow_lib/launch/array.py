@@ -19,11 +19,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import results
-from workflow_lib.launch import attempts, job_script, run_place, script_checksum, submit
+from workflow_lib.launch import attempts, job_script, run_place, submit
 from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.run_lock import try_to_lock
@@ -93,7 +92,7 @@ def _check(
             "every run's script and tokens"
         )
     run_place.check(paths)
-    if not script_checksum.is_intact(paths.script):
+    if not job_script.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
             "it is for. Delete it to have it rendered again, or submit it by hand"
@@ -126,20 +125,6 @@ def _time_limit_min(paths: RunPaths) -> int:
     )
 
 
-@dataclass(frozen=True)
-class _Array:
-    """Runs that are submitted as tasks of one job."""
-
-    name: str
-    directory: Path
-    #: task 1 first
-    runs: Sequence[RunPaths]
-    #: the ``#SBATCH`` lines that all of them have
-    request: tuple[str, ...]
-    #: tasks that may run at a time
-    at_once: int
-
-
 def _submit(
     runs: Sequence[RunPaths], request: tuple[str, ...], results_directory: Path, at_once: int
 ) -> str | None:
@@ -155,7 +140,7 @@ def _submit(
             return None
         name = f"triptych-{secrets.token_hex(4)}"
         directory = results.array_directory(results_directory, name)
-        script = _lay_out(_Array(name, directory, ours, request, at_once))
+        script = _lay_out(directory, ours, request, at_once)
         submitted_by = f"{getpass.getuser()} (array {name})"
         for task, paths in enumerate(ours, start=1):
             if paths.failure.exists():
@@ -188,29 +173,32 @@ def _lock(paths: RunPaths, locks: ExitStack) -> int | None:
     return stream.fileno()
 
 
-def _lay_out(array: _Array) -> Path:
-    """Write the array's directory; returns the script for sbatch."""
-    array.directory.mkdir(parents=True)
-    job_script.close(array.directory)
-    for task, paths in enumerate(array.runs, start=1):
-        (array.directory / str(task)).symlink_to(paths.directory)
-        shutil.copyfile(paths.script, array.directory / f"{task}.sh")
-        job_script.close(array.directory / f"{task}.sh")
-    minutes = max(map(_time_limit_min, array.runs))
+def _lay_out(
+    directory: Path, runs: Sequence[RunPaths], request: tuple[str, ...], at_once: int
+) -> Path:
+    """Write the array's directory, which has its name; returns the script for sbatch. The first run
+    is task 1."""
+    directory.mkdir(parents=True)
+    job_script.close(directory)
+    for task, paths in enumerate(runs, start=1):
+        (directory / str(task)).symlink_to(paths.directory)
+        shutil.copyfile(paths.script, directory / f"{task}.sh")
+        job_script.close(directory / f"{task}.sh")
+    minutes = max(map(_time_limit_min, runs))
     lines = [
-        script_checksum.INTERPRETER,
-        f"# {len(array.runs)} runs, one a task: each executes its own script.",
-        f"#SBATCH --job-name={array.name}",
-        *array.request,
+        job_script.INTERPRETER,
+        f"# {len(runs)} runs, one a task: each executes its own script.",
+        f"#SBATCH --job-name={directory.name}",
+        *request,
         f"#SBATCH --time={minutes}",
-        f"#SBATCH --array=1-{len(array.runs)}%{array.at_once}",
+        f"#SBATCH --array=1-{len(runs)}%{at_once}",
         "",
-        f'script={job_script.quote(array.directory)}/"$SLURM_ARRAY_TASK_ID.sh"',
+        f'script={job_script.quote(directory)}/"$SLURM_ARRAY_TASK_ID.sh"',
         "# Another user who may write a directory above may have replaced it since.",
         '[ -O "$script" ] || exit 77',
         'exec bash "$script" "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
     ]
-    script = array.directory / "job.sh"
+    script = directory / "job.sh"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
     job_script.close(script)
     return script

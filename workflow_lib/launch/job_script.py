@@ -8,6 +8,7 @@ that sbatch could misread.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -19,7 +20,6 @@ from pathlib import Path
 import jinja2
 
 from workflow_lib.config import Platform
-from workflow_lib.launch import script_checksum
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.checksums import write_checksums
 from workflow_lib.records.paths import RunPaths
@@ -113,7 +113,7 @@ def job_script(
         profiled_steps=profiled_steps,
         check=check,
     )
-    return script_checksum.with_checksum(body)
+    return with_checksum(body)
 
 
 def write(cell: Cell, script: str, directory: Path) -> None:
@@ -264,3 +264,28 @@ def variable(value: object) -> str:
             f"a platform's environment cannot set {text}: the job script or bash does that itself"
         )
     return text
+
+
+INTERPRETER = "#!/usr/bin/env bash"
+#: a comment in the script's second line, by which an edit by hand shows
+_PREFIX = b"# sha256 of all lines below: "
+
+
+def with_checksum(body: str) -> str:
+    """The whole script: the interpreter's line, the checksum, and ``body``."""
+    return f"{INTERPRETER}\n{_PREFIX.decode()}{_digest(body.encode()).decode()}\n{body}"
+
+
+def is_intact(script: Path) -> bool:
+    """Whether the script's body still has the checksum in its second line.
+
+    Raises FileNotFoundError.
+    """
+    # Read as bytes: reading as text would hide line ends that an editor changed.
+    head, prefix, rest = script.read_bytes().partition(_PREFIX)
+    digest, _, body = rest.partition(b"\n")
+    return bool(prefix) and head == INTERPRETER.encode() + b"\n" and digest == _digest(body)
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()

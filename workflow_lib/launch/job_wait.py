@@ -110,17 +110,17 @@ class JobWait:
             if _ended_well(self._paths.ended):
                 # The job succeeded: the scheduler's state cannot change that.
                 return None
-            written = _end_record_at(self._paths.ended)
+            written = written_at(self._paths.ended)
             state = self._settled()
             if state is None and run_lock.is_foreign(self.job):
                 raise self._foreign_job_error()  # it may be in the queue again
-            if _end_record_at(self._paths.ended) != written:
+            if written_at(self._paths.ended) != written:
                 continue  # the job has begun again meanwhile
             if not queries.will_start_again(state):
                 return state
             word = state.state if state is not None else ""
             say(f"the scheduler requeued job {self.job.job_id} ({word}); it will start again")
-            while _end_record_at(self._paths.ended) == written:
+            while written_at(self._paths.ended) == written:
                 if queries.is_over(self._state()):
                     break
                 self._pause(min(ASK_EVERY_S, 5.0))
@@ -232,9 +232,9 @@ def _ended_well(ended: Path) -> bool:
         return False
 
 
-def _end_record_at(ended: Path) -> int | None:
-    """When the end record was written, in ns since the epoch; None if there is none."""
+def written_at(path: Path) -> int | None:
+    """When a file was written, in ns since the epoch; None if there is none."""
     try:
-        return ended.stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except FileNotFoundError:
         return None

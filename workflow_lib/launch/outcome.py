@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from workflow_lib import results
-from workflow_lib.launch import script_checksum
+from workflow_lib.launch import job_script
 from workflow_lib.launch.evidence import Evidence, Kind, RankEnd, gather
 from workflow_lib.launch.log_errors import first_error
 from workflow_lib.launch.processes import signal_name
@@ -120,7 +120,7 @@ def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
     """
     if not paths.script.exists():
         return ended is not None and bool(ended.script_sha256)
-    if not script_checksum.is_intact(paths.script):
+    if not job_script.is_intact(paths.script):
         return True
     ran = ended.script_sha256 if ended is not None else ""
     return bool(ran) and ran != hashlib.sha256(paths.script.read_bytes()).hexdigest()

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import grp
 import os
+import shlex
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from workflow_lib.launch import script_place, snapshot
+from workflow_lib.launch import snapshot
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records.paths import RunPaths
@@ -23,7 +24,7 @@ def check_known(paths: RunPaths, job: str) -> None:
     Raises SubmissionError if this directory is a copy: the job writes into the original. If the
     directory was moved, the job stops when it begins, so the caller can wait for it.
     """
-    if not paths.script.exists() or (origin := script_place.moved_from(paths)) is None:
+    if not paths.script.exists() or (origin := moved_from(paths)) is None:
         return
     if not origin.exists():
         say(f"{paths.directory} was moved from {origin}, for which {job} was submitted")
@@ -39,7 +40,7 @@ def render_if_stale(paths: RunPaths, render_anew: Callable[[], None] | None) -> 
 
     Raises SubmissionError if this process cannot render, and whatever rendering raises.
     """
-    origin, code = script_place.moved_from(paths), script_place.code_of(paths.script)
+    origin, code = moved_from(paths), code_of(paths.script)
     if origin is not None:
         why = f"was rendered for {origin}, from where the results were moved or copied"
     elif code is None or code.name != snapshot.taken().name:
@@ -62,7 +63,7 @@ def check(paths: RunPaths) -> None:
     script, its cell, the code that it runs, or a directory that holds them. Raises
     FileNotFoundError.
     """
-    code = script_place.code_of(paths.script)
+    code = code_of(paths.script)
     # A script whose code is gone is rendered again.
     code_files = (code.parent, code) if code is not None and code.exists() else ()
     for path in (paths.directory, paths.script, paths.cell, *code_files):
@@ -91,3 +92,44 @@ def _group(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
+
+
+def rendered_for(script: Path) -> Path | None:
+    """The run directory that the script names; None if it names none, because it was edited.
+
+    Raises FileNotFoundError.
+    """
+    return _named(script, "\nrun_directory=", "\npython=")
+
+
+def code_of(script: Path) -> Path | None:
+    """The zip of the code that the script runs; None if it names none, as in earlier versions.
+
+    Raises FileNotFoundError.
+    """
+    return _named(script, "\ncode=", "\nrun_directory=")
+
+
+def _named(script: Path, before: str, behind: str) -> Path | None:
+    """The quoted path between two texts of a script. The path itself may hold line ends."""
+    # Bytes that are not UTF-8 are kept as surrogates, so that any path can be compared.
+    text = script.read_bytes().decode("utf-8", "surrogateescape")
+    quoted = text.partition(before)[2].partition(behind)[0]
+    try:
+        # shlex cannot read a carriage return as render.quote writes it.
+        words = shlex.split(quoted.replace("'$'\\r''", "\r"))
+    except ValueError:
+        return None
+    return Path(words[0]) if len(words) == 1 else None
+
+
+def moved_from(paths: RunPaths) -> Path | None:
+    """The run's directory when its script was rendered, if the run has another one now; else None.
+
+    Another path to the same directory, such as a link, does not count. Raises FileNotFoundError if
+    there is no script.
+    """
+    origin = rendered_for(paths.script)
+    if origin is None or (origin.exists() and origin.samefile(paths.directory)):
+        return None
+    return origin

@@ -4,26 +4,146 @@ and tries the run again if the cluster was at fault.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from workflow_lib.launch import attempts, interruption, messages, run_lock, run_place
+from workflow_lib.launch import attempts, interruption, messages, outcome, run_lock, run_place
 from workflow_lib.launch.interruption import InterruptedRunError, ToldToEndError
 from workflow_lib.launch.job_script import RenderError
-from workflow_lib.launch.job_wait import JobWait
+from workflow_lib.launch.job_wait import JobWait, NotYetError, written_at
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.record_outcome import cancel, judge, record_outcome
-from workflow_lib.launch.run_lock import LockedRun
+from workflow_lib.launch.run_lock import LockedRun, is_foreign
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.submit import submit
 from workflow_lib.records.files import read_if_there, read_record
 from workflow_lib.records.nodes import LIMITS_LEFT
-from workflow_lib.records.outcomes import JobRecord, OutcomeRecord
+from workflow_lib.records.outcomes import EndedRecord, JobRecord, OutcomeRecord, SubmissionRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.whole_files import error_text
+from workflow_lib.records.whole_files import error_text, write_json
+
+#: how long files that are known to exist may take to be seen
+LONGEST_LAG_S = 75.0
+_LOOK_EVERY_S = 1.0
+
+
+def wait_for_files(paths: RunPaths) -> None:
+    """Wait until each file of the job's end record is here with all its bytes, or 75 s are over.
+
+    Raises interruption.InterruptedRunError.
+    """
+    try:
+        ended = read_if_there(paths.ended, EndedRecord)
+    except RecordError:
+        return  # the run's outcome names it
+    left = {} if ended is None else ended.left_bytes or {}
+    until = time.monotonic() + LONGEST_LAG_S
+    is_told = False
+    while (late := _late(paths, left)) and time.monotonic() < until:
+        if not is_told:
+            say(
+                f"files that the job wrote are not here yet: {late[0]}, and {len(late) - 1} more; "
+                f"waiting up to {LONGEST_LAG_S:.0f} s for the file system to show them"
+            )
+            is_told = True
+        interruption.pause(_LOOK_EVERY_S)
+
+
+def _late(paths: RunPaths, left: Mapping[str, int]) -> list[str]:
+    # Opening a directory makes an NFS client ask the server for its names.
+    for directory in (paths.directory, *paths.of_job()):
+        with contextlib.suppress(OSError):
+            os.scandir(directory).close()
+    return [name for name, size in left.items() if _size(paths.directory / name) < size]
+
+
+def _size(path: Path) -> int:
+    """A file's bytes; −1 if it is not there. Opening it makes an NFS client ask for its size."""
+    try:
+        with path.open("rb") as stream:
+            return os.fstat(stream.fileno()).st_size
+    except OSError:
+        return -1
+
+
+def judge(run: LockedRun, wait: JobWait | None) -> OutcomeRecord:
+    """Wait for the run's job, if one is known. Returns how the run ended.
+
+    Raises what JobWait.wait and outcome.classify raise.
+    """
+    state = None
+    if wait is not None:
+        try:
+            state = wait.wait()
+        finally:
+            run.scheduler.forget(wait.job)
+    if run.scheduler.runs_elsewhere:
+        wait_for_files(run.paths)
+    return outcome.classify(run.paths, state)
+
+
+def record_outcome(run: LockedRun, wait: JobWait | None) -> OutcomeRecord:
+    """As :func:`judge`, and write it."""
+    ended = judge(run, wait)
+    path = run.paths.outcome if ended.outcome.is_result else run.paths.failure
+    try:
+        write_json(path, ended)
+    except OSError:
+        say(f"{ended.outcome}: {ended.cause}")  # what is raised says only why it is not recorded
+        raise
+    return ended
+
+
+#: how long a cancelled job may take to write its end record: longer than Slurm's KillWait, 30 s
+CANCEL_PATIENCE_S = 45.0
+
+
+@interruption.with_job(times=2)
+def cancel(run: LockedRun) -> OutcomeRecord:
+    """Cancel the run's job, wait for its end, and record how it ended. A second Ctrl-C ends this.
+
+    Raises InterruptedRunError if the job was not cancelled or has not ended; the message says what
+    is left.
+    """
+    job = read_if_there(run.paths.job, JobRecord)
+    submission = read_if_there(run.paths.submission, SubmissionRecord)
+    if job is None and submission is None:
+        raise InterruptedRunError("interrupted before anything was submitted")
+    record = job or submission
+    if record is not None and is_foreign(record):
+        raise InterruptedRunError(
+            f"the job of this run was submitted by another user ({record.submitted_by}): it goes on"
+        )
+    if job is None:
+        assert submission is not None
+        problem = run.scheduler.cancel_submission(submission)
+        raise InterruptedRunError(
+            f"interrupted while {submission.job_name} was submitted; Slurm was asked to cancel "
+            f"the job of that name ({problem or 'it accepted'}). The next invocation looks for it"
+        )
+    if submission is None and job.submitted_by == "the job itself":
+        raise InterruptedRunError(f"job {job.job_id} was submitted by hand: it goes on")
+    if (problem := run.scheduler.cancel(job)) is not None:
+        raise InterruptedRunError(
+            f"job {job.job_id} could not be cancelled, and is left: {problem}. Cancel it, or start "
+            "again to wait for it"
+        )
+    say(
+        f"cancelled job {job.job_id}; waiting up to {CANCEL_PATIENCE_S:.0f} s for its end. Press "
+        "Ctrl-C again to stop waiting"
+    )
+    try:
+        return record_outcome(run, JobWait(run, job, patience_s=CANCEL_PATIENCE_S))
+    except (InterruptedRunError, NotYetError):
+        raise InterruptedRunError(
+            f"job {job.job_id} was cancelled, but has not ended; start again to wait for it"
+        ) from None
+
 
 #: how often a run is tried again at once if the cluster, not the run, is at fault
 RETRIES = 2
@@ -45,9 +165,9 @@ def run_to_end(
     scheduler = choice.choose(scheduler_name)
     if run_lock.why_only_read(paths.directory):
         return _read_to_end(LockedRun(paths, scheduler, lock=None, had_to_wait=False))
-    failed_before = _written_at(paths.failure)
+    failed_before = written_at(paths.failure)
     with run_lock.acquire(paths, scheduler, render_anew) as run:
-        if run.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
+        if run.had_to_wait and written_at(paths.failure) not in (None, failed_before):
             return read_record(paths.failure, OutcomeRecord)
         try:
             return _with_retries(run)
@@ -129,13 +249,6 @@ def _known_job(paths: RunPaths) -> JobRecord | None:
             ) from None
         say(f"{error}; looking for the job by its name")
         paths.job.unlink()
-        return None
-
-
-def _written_at(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
         return None
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from workflow_lib import results
-from workflow_lib.launch import attempts, interruption, run_lock, run_place, script_checksum
+from workflow_lib.launch import attempts, interruption, job_script, run_lock, run_place
 from workflow_lib.launch.attempts import claim_run
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.run_lock import LockedRun
@@ -101,7 +101,7 @@ def submit(run: LockedRun) -> JobRecord:
     """
     paths = run.paths
     run_place.check(paths)
-    if not script_checksum.is_intact(paths.script):
+    if not job_script.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
             "it is for. Delete it to have it rendered again, or submit it by hand: the workflow "

@@ -46,8 +46,7 @@ def sampler_environment(
     environment: Mapping[str, str], job_id: str | None, package: str | None
 ) -> dict[str, str]:
     """The variables of samplers: without those that are options of srun, such as the tasks that
-    share a GPU, and with where ``package`` is found, unless it is in the file that runs.
-    """
+    share a GPU, and with where ``package`` is found, unless it is in the file that runs."""
     kept = {
         name: value
         for name, value in environment.items()

@@ -7,57 +7,30 @@ the same bytes.
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
+from workflow_lib.import_graph import files_behind
 from workflow_lib.trainers import hook
 
 ROOT = Path(__file__).parents[2]
-ENTRY = "workflow_lib.measure.__main__"
+ENTRY = "measure.__main__"
 #: files that are copied beside the command
 HOOK = tuple(f"workflow_lib/trainers/{name}" for name in hook.FILES)
 BINDING = "nvidia-ml-py"
-_MAIN = f"import sys\n\nfrom {ENTRY} import run\n\nsys.exit(run(sys.argv[1:]))\n"
+_MAIN = f"import sys\n\nfrom workflow_lib.{ENTRY} import run\n\nsys.exit(run(sys.argv[1:]))\n"
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _WHEN = (2020, 1, 1, 0, 0, 0)
-
-
-def modules_behind(entry: str) -> dict[str, Path]:
-    """A module, all that it imports of this package, directly or not, and the packages of these."""
-    reached: dict[str, Path] = {}
-    waiting = [entry]
-    while waiting:
-        name = waiting.pop()
-        path = _file_of(name)
-        if path is None or name in reached:
-            continue
-        reached[name] = path
-        waiting.append(name.rpartition(".")[0])
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-    return reached
-
-
-def _file_of(name: str) -> Path | None:
-    if name.partition(".")[0] != "workflow_lib":
-        return None
-    base = ROOT / name.replace(".", "/")
-    found = (path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file())
-    return next(found, None)
 
 
 def contents() -> dict[str, bytes]:
     """Name in the archive → content."""
     files = {"__main__.py": _MAIN.encode()}
-    for path in modules_behind(ENTRY).values():
-        files[str(path.relative_to(ROOT))] = path.read_bytes()
-    files.update({name: (ROOT / name).read_bytes() for name in HOOK})
+    modules = (path.relative_to(ROOT) for path in files_behind(ENTRY) if path.suffix == ".py")
+    for name in (*map(str, modules), *HOOK):
+        files[name] = (ROOT / name).read_bytes()
     for file in metadata.files(BINDING) or ():
         if file.name == "pynvml.py" or "licenses" in file.parts or file.name == "METADATA":
             files[str(file)] = Path(str(file.locate())).read_bytes()

@@ -236,10 +236,10 @@ def _measured_rows(path: Path, column: str) -> list[dict[str, str]]:
         return [row for row in rows if row["phase"] == "measured" and row.get(column)]
 
 
-def own_log(descriptor: int = 1) -> Path | None:
+def own_log() -> Path | None:
     """The file that this process's output goes to, as in a batch script; None if it is none."""
     try:
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        path = Path("/proc/self/fd/1").readlink()
     except OSError:
         return None
     return path if path.is_file() else None

@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from workflow_lib.placement.effects import Place
+from workflow_lib.placement.effects import Floats, Place
 from workflow_lib.placement.readings import Measured, Reading
 from workflow_lib.records.reading import RecordError
-
-Floats = npt.NDArray[np.float64]
 
 #: of each run, so many times
 DRAWS = 2000
@@ -140,8 +138,7 @@ def by_gpu_and_duty(
 
 def _moments(weight: Floats, duties: Floats, values: Floats) -> Floats:
     """Of one GPU, by draw: mean duty, mean value, and the sums about them of squares of duties and
-    of products; all of (draws, readings) but the values.
-    """
+    of products; all of (draws, readings) but the values."""
     total = weight.sum(axis=-1)
     duty, value = (weight * duties).sum(axis=-1) / total, (weight @ values) / total
     apart = weight * (duties - duty[:, None])

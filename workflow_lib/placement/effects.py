@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.readings import Measured, Reading, without_order
@@ -43,6 +44,8 @@ _SECONDS_OF_AN_HOUR = 3600.0
 
 #: a GPU's place: its node, and its index there
 Place = tuple[str, int]
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,7 @@ def fit(
 
 class Columns:
     """The design: a column a run, one a GPU but the last, and one a stage but the last of each
-    layout; GPUs and stages sum to nothing.
-    """
+    layout; GPUs and stages sum to nothing."""
 
     def __init__(self, measured: Measured) -> None:
         readings = measured.readings
@@ -119,7 +121,7 @@ class Columns:
                 f"{measured.sweep}: GPUs cannot be told from stages, {_why(readings)}"
             )
 
-    def of_gpu(self, place: Place) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def of_gpu(self, place: Place) -> Floats:
         """What of the parameters a GPU's effect is."""
         contrast = np.zeros(self.design.shape[1])
         first, number = len(self.runs), self.places.index(place)
@@ -143,9 +145,7 @@ def _why(readings: Sequence[Reading]) -> str:
     return "because they did not change stages between runs: rotate gpu_order, as `make slots` does"
 
 
-def _sum_to_nothing(
-    levels: Sequence[int | None], count: int
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _sum_to_nothing(levels: Sequence[int | None], count: int) -> Floats:
     """Columns of all levels but the last, whose effect is what makes the sum nothing."""
     columns = np.zeros((len(levels), count - 1))
     for row, level in enumerate(levels):
@@ -172,16 +172,13 @@ def check(measured: Measured) -> None:
     for reading in measured.readings:
         of_runs.setdefault(reading.key, set()).add((reading.node, reading.gpu))
     if len(set(map(frozenset, of_runs.values()))) > 1:
+        nodes = ", ".join(sorted({reading.node for reading in measured.readings}))
         raise RecordError(
-            f"{measured.sweep}: runs used different GPUs of {', '.join(_nodes(measured))}: give "
+            f"{measured.sweep}: runs used different GPUs of {nodes}: give "
             "every cell all GPUs of its nodes"
         )
     if len(next(iter(of_runs.values()))) < 2:
         raise RecordError(f"{measured.sweep} has one GPU a run, and nothing to compare it with")
-
-
-def _nodes(measured: Measured) -> list[str]:
-    return sorted({reading.node for reading in measured.readings})
 
 
 def _least_squares(design: Any, observed: Any) -> Any:

@@ -24,12 +24,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from workflow_lib.placement.effects import Floats
 from workflow_lib.placement.readings import Measured, without_order
 from workflow_lib.records.cell import Cell
-
-Floats = npt.NDArray[np.float64]
 
 #: of a step, standard deviation: in orders of one division, steps that were added up from single
 #: passes were 0.02 to 0.08 % from the formula

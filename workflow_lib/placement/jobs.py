@@ -61,8 +61,7 @@ def are_in(directory: Path) -> bool:
 
 def survey(directory: Path, behind: float) -> Fleet:
     """Compare the GPUs of all jobs below a directory. One is named whose clock is surely a share of
-    ``behind`` below. Raises RecordError if there are none.
-    """
+    ``behind`` below. Raises RecordError if there are none."""
     deviations: dict[Slot, list[tuple[float, float]]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     simulated = False

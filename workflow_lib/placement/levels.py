@@ -26,8 +26,8 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from workflow_lib.placement.effects import Floats
 from workflow_lib.placement.readings import Measured
 from workflow_lib.records.cell import Cell
 from workflow_lib.words import counted
@@ -99,8 +99,7 @@ class Levels:
 
 def find_levels(measured: Measured, cell: Cell, lever: Lever) -> Levels | str | None:
     """The levels that a sweep measured of a cell; why they are too few, or cannot be used; or None
-    where no run tried the lever.
-    """
+    where no run tried the lever."""
     plain = _but_limits(cell, lever)
     of_cells = {
         run.cell.id: run.cell for run in measured.runs if _but_limits(run.cell, lever) == plain
@@ -164,8 +163,6 @@ def _gather_unreached(measured: Measured, runs: dict[float | None, list[Key]]) -
     return int(max(locks))
 
 
-Floats = npt.NDArray[np.float64]
-
 _SEED = 21
 
 
@@ -192,9 +189,9 @@ class Curves:
         return np.asarray((1 - way) * values[:, lower] + way * values[:, lower + 1])
 
 
-def draw_curves(measured: Measured, levels: Levels, draws: int, seed: int = _SEED) -> Curves:
+def draw_curves(measured: Measured, levels: Levels, draws: int) -> Curves:
     """The curves of a cell's runs at several levels."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(_SEED)
     sides = [_of_runs(measured, levels.others.get(each, levels.as_it_is)) for each in levels.every]
     base = levels.every.index(levels.own) if levels.own is not None else len(sides)
     if levels.own is None:

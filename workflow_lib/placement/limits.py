@@ -17,16 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from workflow_lib.placement import levels
+from workflow_lib.placement.effects import Floats
 from workflow_lib.placement.levels import LEVERS, Levels, draw_curves, find_levels
 from workflow_lib.placement.power_at_limit import Answers
 from workflow_lib.placement.readings import Measured
 from workflow_lib.placement.search import Prediction, Search, interval
 from workflow_lib.placement.stages import Order
-
-Floats = npt.NDArray[np.float64]
 
 #: the lower end of one gain has to be above the first, and that of the other above the second
 WORTH, MOST_LOST = 0.005, -0.005
@@ -77,8 +75,7 @@ def advise(
 
 def lowest(grid: Floats, speeds: Floats, needed: float) -> int:
     """Which of the limits, (limits), the lowest first, is the lowest with which a GPU is as fast as
-    needed; the highest where none is.
-    """
+    needed; the highest where none is."""
     enough = np.flatnonzero(speeds >= needed * (1 - 1e-9))
     return int(enough[0]) if len(enough) else len(grid) - 1
 
@@ -117,8 +114,7 @@ class Finder:
 
     def best(self) -> LimitAdvice:
         """The surest limits: of those that pay if there are any, the ones with the highest sum of
-        both gains' lower ends. The cell's own only if there are no others.
-        """
+        both gains' lower ends. The cell's own only if there are no others."""
         given = (self.own,) * self.gpus
         others = [candidate for candidate in dict.fromkeys(self.candidates()) if candidate != given]
         tried = {limits: self.alone(limits) for limits in others or [given]}
@@ -145,8 +141,7 @@ class Finder:
 
     def candidates(self) -> Iterator[tuple[int, ...]]:
         """Limits for a few lengths of the longest pass, and a share of the way to each. Where the
-        longest pass cannot be made shorter, also those that are surely low enough.
-        """
+        longest pass cannot be made shorter, also those that are surely low enough."""
         for length in self._lengths():
             for way in _WAYS:
                 yield tuple(self._part(limit, way) for limit in self.limits_for(length))
@@ -187,8 +182,7 @@ class Finder:
 
     def _lengths(self) -> list[float]:
         """From the longest pass as it is to the shortest for which a node's limits have no larger
-        sum; that is the same one where no level above the cell's own was measured.
-        """
+        sum; that is the same one where no level above the cell's own was measured."""
         most = self.own * self.gpus
         if self.grid[-1] == self.own:
             return [self.longest]

@@ -15,14 +15,11 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-from workflow_lib.placement.effects import Place
+from workflow_lib.placement.effects import Floats, Place
 from workflow_lib.placement.levels import CLOCK, Curves, Levels
 from workflow_lib.placement.readings import order_of
 from workflow_lib.placement.search import GpusAtLimits, Limits, Search
-
-Floats = npt.NDArray[np.float64]
 
 #: of what limits save by the curves: published predictions of power were off by 1 % of it
 #: (arXiv 2511.09861), which is a tenth of what is saved where this is a tenth of the power
@@ -131,8 +128,7 @@ class Answers:
     def _lock(self) -> tuple[Floats, Floats]:
         """Locks, by their logarithm, and that of the speed of a GPU whose clock is locked to each,
         both (draws, locks): that with which the cell's step is as long as was measured. The last is
-        the clock of the fastest GPU, with the speed that this has.
-        """
+        the clock of the fastest GPU, with the speed that this has."""
         search = self.search
         order, layers = order_of(search.cell), search.pipeline.layers(search.cell.degrees)
         speeds = search.pipeline.speeds([order], search.nodes, search.logs)[0]
@@ -160,8 +156,7 @@ class Answers:
 
 def _along(grid: Floats, values: Floats, at: Floats) -> Floats:
     """In each draw, a line through values, (draws, points), over a grid of its own, (draws), at one
-    point; the first or the last beyond these.
-    """
+    point; the first or the last beyond these."""
     rows = np.arange(len(at))
     lower = np.clip((grid <= at[:, None]).sum(axis=1) - 1, 0, grid.shape[1] - 2)
     start, end = grid[rows, lower], grid[rows, lower + 1]
@@ -172,7 +167,6 @@ def _along(grid: Floats, values: Floats, at: Floats) -> Floats:
 
 def _of_passes(drawn: Curves, share: Floats) -> Curves:
     """Speeds at which passes take as much longer as makes steps as long as measured: only a share
-    of a change of passes comes about in steps.
-    """
+    of a change of passes comes about in steps."""
     longer = (np.exp(-drawn.log_speed) - 1) / share[:, None]
     return dataclasses.replace(drawn, log_speed=-np.log1p(longer))

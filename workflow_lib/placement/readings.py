@@ -90,8 +90,7 @@ class Measured:
 
     def clock(self, reading: Reading) -> float:
         """The clock that GPUs are compared by: at the power cap if :attr:`at_cap`, as a share of
-        the highest; else the mean, in MHz.
-        """
+        the highest; else the mean, in MHz."""
         share = reading.capped_clock_share
         return share if self.at_cap and share is not None else reading.sm_clock_mhz
 
@@ -126,8 +125,7 @@ class Measured:
 
     def with_limits_of(self, cell: Cell) -> Measured:
         """The runs whose GPUs were set the limits that this cell sets: under others, GPUs differ by
-        other amounts, and under locked clocks not at all.
-        """
+        other amounts, and under locked clocks not at all."""
         runs = [run for run in self.runs if _limits(run.cell) == _limits(cell)]
         keys = {run.key for run in runs}
         readings = [reading for reading in self.readings if reading.key in keys]
@@ -154,8 +152,7 @@ def place_name(place: tuple[str, int]) -> str:
 
 def without_order(cell: Cell) -> Cell:
     """The cell with GPUs in their own order, and without its name: what runs in other orders of
-    one characterisation have in common.
-    """
+    one characterisation have in common."""
     return dataclasses.replace(
         cell, id="a/b/c", degrees=dataclasses.replace(cell.degrees, gpu_order=(), gpu_uuids=())
     )

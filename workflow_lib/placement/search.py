@@ -32,13 +32,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from workflow_lib import memory
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement import elasticity
 from workflow_lib.placement.draws import Weights, by_gpu_and_duty, solved, within_runs
-from workflow_lib.placement.effects import LEVEL, Columns, Place
+from workflow_lib.placement.effects import LEVEL, Columns, Floats, Place
 from workflow_lib.placement.levels import Lever
 from workflow_lib.placement.readings import Measured, order_of
 from workflow_lib.placement.stages import Order, Pipeline
@@ -117,8 +116,6 @@ def interval(draws: Floats) -> Interval:
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(draws[0]), float(min(low, draws[0])), float(max(high, draws[0])))
 
-
-Floats = npt.NDArray[np.float64]
 
 #: samples of fewer runs are too alike to tell how far GPUs' effects can be trusted
 _FEWEST_RUNS = 4
@@ -217,8 +214,7 @@ class Search:
 
     def _rest(self, step: Floats) -> Floats:
         """What a cell's step takes besides its passes, (draws). No placement changes it, so the
-        share of a gain that comes about is the one that was drawn.
-        """
+        share of a gain that comes about is the one that was drawn."""
         return (1 / self.share_of_gain - 1) * step
 
     def _step_and_duty(
@@ -228,9 +224,6 @@ class Search:
         step = pipeline.step(passes) + rest
         busy = pipeline.micro_batches * passes + (self.of_besides * rest)[:, None]
         return step, busy / step[:, None]
-
-    def _usual_w(self, place: Place) -> Floats:
-        return self.power[place] + self.power_slope * self.usual_duty
 
     def best(self) -> tuple[Order, tuple[int, ...]]:
         """The placement with the surest gain that fits into memory.
@@ -348,7 +341,8 @@ class Search:
                 more_c = self.warmth[place] * (duty[:, stage] - self.usual_duty)
                 heat_c = self.heat[place] + self.heat_slope * (self.usual_duty + more_c)
                 if gpus is not None:
-                    saved_w = power_w + self.of_computing * (self._usual_w(place) * more - power_w)
+                    usual_w = self.power[place] + self.power_slope * self.usual_duty
+                    saved_w = power_w + self.of_computing * (usual_w * more - power_w)
                     power_w = power_w - gpus.saved[place] * saved_w
                     heat_c = heat_c + gpus.warmth_c[place]
                 watts.append(power_w)

@@ -30,13 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from workflow_lib import formulas, schedules
-from workflow_lib.placement.effects import Place
+from workflow_lib.placement.effects import Floats, Place
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.degrees import Degrees, coordinates
 from workflow_lib.records.model import Model
 from workflow_lib.records.training import Training
 
-Floats = npt.NDArray[np.float64]
 Order = tuple[int, ...]
 
 #: orders that are all tried; with more, as with 16 GPUs a node, fast GPUs go to heavy stages

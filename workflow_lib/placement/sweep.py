@@ -152,8 +152,7 @@ def _numbers(gain: Interval) -> list[float]:
 
 def placed_cell(study: Study, cell: Cell, plain: Mapping[str, Any]) -> PlannedCell:
     """The cell as placed, in a sweep that :func:`described` described. Raises RecordError where the
-    sweep has not the cell as it was.
-    """
+    sweep has not the cell as it was."""
     spec = SweepSpec.model_validate(plain)
     view = lookup("sweep", "placed", expand_study(replace(study, sweeps=Files({"placed": spec}))))
     ids = [planned.cell.id for planned in view.cells]

@@ -25,8 +25,15 @@ from workflow_lib.projection.project import (
     recommended,
 )
 from workflow_lib.projection.project import basis as basis_of
-from workflow_lib.projection.project_page import describe, meter, write_projection
-from workflow_lib.projection.scaling import FABRICS, fastest_by_gpus, figures, replicas
+from workflow_lib.projection.project_page import (
+    FABRICS,
+    describe,
+    fastest_by_gpus,
+    figures,
+    meter,
+    replicas,
+    write_projection,
+)
 from workflow_lib.records import bounds
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.whole_files import report_error

@@ -157,7 +157,6 @@ def _waiting(run: OwnRun, compute: float) -> float:
 
 def waiting_share(layout: Layout) -> float:
     """The share of a step's passes in which a GPU waits, as a mean over pipeline ranks: in the
-    bubble, and for the rank whose products take longest.
-    """
+    bubble, and for the rank whose products take longest."""
     work = products_of_ranks_s(layout)
     return 1 - layout.micro_batches * fmean(work) / (layout.bubble * max(work))

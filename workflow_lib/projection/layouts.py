@@ -146,8 +146,7 @@ class Layout(Degrees):
     @property
     def bubble(self) -> float:
         """Passes of the pipeline in a step, in micro-batches: m + (p − 1)/v (arXiv 2104.04473,
-        sections 2.2.1 and 2.2.2).
-        """
+        sections 2.2.1 and 2.2.2)."""
         return self.micro_batches + (self.pp - 1) / self.virtual_stages
 
     @property

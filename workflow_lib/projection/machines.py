@@ -89,10 +89,9 @@ def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:
     )
 
 
-def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) -> Machine | str:
-    """The machine of a platform; ``node_bytes_per_s`` replaces its network between nodes. If the
-    platform's file lacks a value that is also not known here, or states that its nodes or links are
-    emulated, the result says so."""
+def hardware_machine(hardware: Hardware) -> Machine | str:
+    """The machine of a platform. If the platform's file lacks a value that is also not known here,
+    or states that its nodes or links are emulated, the result says so."""
     if hardware.emulated is not None:
         return f"its nodes or links are emulated: {hardware.emulated}"
     known = published_machine(hardware.gpu or "", hardware.gpus_per_node)
@@ -102,7 +101,7 @@ def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) 
         return "the platform's file does not say gpu_memory_gb"
     if known is None:
         return f"the memory and links of {hardware.gpu} are not known"
-    network = node_bytes_per_s or hardware.inter_node_bytes_per_s
+    network = hardware.inter_node_bytes_per_s
     return replace(
         known,
         gpu=hardware.gpu or known.gpu,

@@ -180,11 +180,7 @@ def problem_of(rates: Rates) -> Problem:
 
 def rows_of(runs: Sequence[OwnRun], rates: Rates) -> list[Row]:
     """Runs as rows with their times, to be fitted."""
-    return [_timed(run, rates) for run in runs]
-
-
-def _timed(run: OwnRun, rates: Rates) -> Row:
-    return replace(_row(run, rates), time_s=run.step_time_s)
+    return [replace(_row(run, rates), time_s=run.step_time_s) for run in runs]
 
 
 def _row(run: OwnRun, rates: Rates) -> Row:

@@ -59,8 +59,7 @@ def step_time(cell: Cell) -> StepTime | None:
 def layout(cell: Cell) -> Layout | None:
     """Of a cell that pretrains in bf16; None of any other, and where too little is known of its
     GPU. None as well with context parallelism or a zero-bubble schedule, which no fitted run of
-    this workflow has. None on emulated nodes or links, which no machine has.
-    """
+    this workflow has. None on emulated nodes or links, which no machine has."""
     if cell.emulated is not None:
         return None
     if cell.training.workload != "pretrain" or cell.training.precision != "bf16":

@@ -219,8 +219,7 @@ def recommended(rows: Sequence[Projected]) -> Projected | None:
 
 def table(rows: Iterable[Projected], alike: Sequence[Projected]) -> pl.DataFrame:
     """One row for each layout; ``told_apart`` says whether the first is told apart from it, null
-    where that was not asked, as it fits less surely or more.
-    """
+    where that was not asked, as it fits less surely or more."""
     names = {each.label for each in alike}
     fits = alike[0].candidate.fits
     return pl.DataFrame(

@@ -41,8 +41,7 @@ _OPTIMISER_BYTES, _OF_ALL_BYTES = 26.0, 6.0
 
 def measured(layout: Layout, rates: Rates) -> dict[str, float]:
     """Seconds of parts in a step: of those that were measured, and 0 for those whose place they
-    take (for the optimiser, what is left of it).
-    """
+    take (for the optimiser, what is left of it)."""
     passes = layout.bubble * (1 + layout.evaluation)
     layers = passes * layout.layers_of_ranks[step_terms.slowest_rank(layout)]
     found: dict[str, float] = {}

@@ -12,7 +12,7 @@ from workflow_lib.records.measures import MEASURES
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reasons import Reason
 from workflow_lib.records.training import NATIVE
-from workflow_lib.report.figures.cell_names import Row, completed
+from workflow_lib.report.figures.cell_names import Row, completed, completed_runs_of
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.results import runs_of_cell
 from workflow_lib.words import counted
@@ -28,7 +28,7 @@ def energy_errors(
     and in how many runs."""
     found = []
     for cell, label in zip(cells, labels, strict=True):
-        ended = [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
+        ended = completed_runs_of(cell, runs)
         shares = [run["energy_error_share"] for run in ended]
         off = [share for share in shares if share is not None and share > _FINDING]
         if off:
@@ -123,7 +123,7 @@ def short_memory(
     back to the driver, or found no memory and tried again."""
     found = []
     for cell, label in zip(cells, labels, strict=True):
-        ended = [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
+        ended = completed_runs_of(cell, runs)
         short = [run for run in ended if run["memory_pressure"]]
         if short:
             retries, frees = (

@@ -9,9 +9,10 @@ from typing import Any
 
 from workflow_lib.records.cell_axes import AXES, IDENTITY
 from workflow_lib.records.files import read_outcome
-from workflow_lib.records.measures import MEASURES
+from workflow_lib.records.measures import ESTIMATES, MEASURES, PROFILED, Measure
 from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reasons import Reason
 from workflow_lib.report.cell_files import (
     Clean,
     cleaning,
@@ -24,17 +25,10 @@ from workflow_lib.report.cell_files import (
     sections,
 )
 from workflow_lib.report.cell_series import PANELS, series_of, steps_of
-from workflow_lib.report.cell_values import (
-    Reasons,
-    estimates,
-    figures_of_cell,
-    figures_of_run,
-    profiled_shares,
-)
 from workflow_lib.report.figures.cell_names import Row, completed, in_order, runs_by_cell
+from workflow_lib.report.figures.numbers import NOTHING, interval_in_words, shown, significant
 from workflow_lib.report.figures.style import marks
 from workflow_lib.report.figures.tables import Tables, by_cell
-from workflow_lib.report.figures.uncertainty import interval_in_words
 from workflow_lib.results import PROFILED_RUN, run_directory
 from workflow_lib.words import counted
 
@@ -220,3 +214,92 @@ def _add_files(
     ran = cell["outcome"] not in (Outcome.INFEASIBLE.value, _NOT_RUN) or failed is not None
     pages["logs"].append({"run": logged, "files": logs(of_logs, clean)} if ran else None)
     pages["failures"].append(None if failed is None else {"run": failed, **failure(of_logs, clean)})
+
+
+_NO_REASON = Reason("no_reason")
+
+
+class Reasons:
+    """The distinct reasons why values are missing: hundreds of runs may share one."""
+
+    def __init__(self, clean: Clean) -> None:
+        self._clean = clean
+        self._numbers: dict[str, int] = {}
+
+    def number(self, reason: str) -> int:
+        """A reason's index in :meth:`texts`."""
+        return self._numbers.setdefault(self._clean(reason), len(self._numbers))
+
+    def texts(self) -> list[str]:
+        """All reasons."""
+        return list(self._numbers)
+
+
+def figures_of_cell(cell: Row, runs: Sequence[Row], reasons: Reasons) -> list[Any]:
+    """A cell's MEASURES, in order. A value is its text, or its text and range. A missing value is
+    the index of the reasons of the runs that lack it. A measure that does not apply to the workload
+    is null."""
+    why = [(run["run"], Reason.of_row(run)) for run in runs if completed(run)]
+    found: list[Any] = []
+    for measure in MEASURES.values():
+        text, interval, value = shown(cell, measure)
+        if not measure.applies(cell["workload"]):
+            found.append(None)
+        elif value is not None:
+            found.append([text, interval] if interval else text)
+        else:
+            lacking: dict[str, list[str]] = {}
+            for number, of_run in why:
+                if measure.name in of_run:
+                    lacking.setdefault(of_run[measure.name], []).append(str(number))
+            told = "; ".join(
+                reason if len(numbers) == len(why) else f"run {', '.join(numbers)}: {reason}"
+                for reason, numbers in lacking.items()
+            )
+            found.append(reasons.number(told or _NO_REASON))
+    return found
+
+
+def figures_of_run(run: Row, reasons: Reasons) -> list[Any]:
+    """A run's MEASURES, as :func:`figures_of_cell` gives them."""
+    why = Reason.of_row(run)
+    found: list[Any] = []
+    for measure in MEASURES.values():
+        value = run[measure.name]
+        if not measure.applies(run["workload"]):
+            found.append(None)
+        elif value is None:
+            found.append(reasons.number(why.get(measure.name, _NO_REASON)))
+        elif isinstance(value, bool):
+            found.append("yes" if value else "no")
+        else:
+            found.append(significant(value * measure.factor, decimals=measure.decimals))
+    return found
+
+
+def estimates(planned: Row) -> list[tuple[str, str, str]]:
+    """The plan's estimates of a cell, as (heading, unit, value)."""
+    return [
+        (
+            measure.heading,
+            measure.people_unit,
+            NOTHING if value is None else _estimate(value, measure),
+        )
+        for measure in ESTIMATES.values()
+        for value in (planned[measure.name],)
+    ]
+
+
+def profiled_shares(cell: Row) -> list[tuple[str, str, str]]:
+    """The known shares from the traces of a cell's profiled run, as (heading, unit, value)."""
+    return [
+        (each.heading, each.people_unit, significant(value * each.factor, decimals=each.decimals))
+        for each in PROFILED.values()
+        for value in (cell[each.name],)
+        if value is not None
+    ]
+
+
+def _estimate(value: float, measure: Measure) -> str:
+    # Counts have no decimals.
+    return significant(value * measure.factor, decimals=0 if isinstance(value, int) else None)

@@ -45,10 +45,9 @@ class _Step:
 def slower_with_overlap(tables: Tables, labels: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence for each cell with overlap that is slower than the same cell without, as
     comparisons judge it: how much slower, and which parts of its step take longer, or why that is
-    not known. ``labels`` maps cells to labels.
-    """
+    not known. ``labels`` maps cells to labels."""
     pairs = [
-        tuple(sorted(pair, key=_overlaps))
+        tuple(sorted(pair, key=lambda cell: bool(cell["overlap"])))
         for pair in cell_axes.alike(list(filter(completed, tables.cells)), ("overlap",))
     ]
     side = Side("measured", "", tables.cells, tables.runs, **of_gpus(tables.gpus))
@@ -59,10 +58,6 @@ def slower_with_overlap(tables: Tables, labels: Mapping[str, str]) -> tuple[str,
     ]
     steps = _steps(tables, [cell["cell"] for off, on, _ in slower for cell in (off, on)])
     return tuple(_sentence(*each, labels, steps) for each in slower)
-
-
-def _overlaps(cell: Row) -> bool:
-    return bool(cell["overlap"])
 
 
 def _slower(off: Row, on: Row, side: Side) -> Row | None:

@@ -43,8 +43,13 @@ from workflow_lib.report.figures.cell_names import (
 from workflow_lib.report.figures.embedding import figures_in_page
 from workflow_lib.report.figures.environments import environments
 from workflow_lib.report.figures.html import address, embedded, page_templates
-from workflow_lib.report.figures.numbers import NOTHING, shown, significant
-from workflow_lib.report.figures.uncertainty import interval_in_words, systematic_error
+from workflow_lib.report.figures.numbers import (
+    NOTHING,
+    interval_in_words,
+    shown,
+    significant,
+    systematic_error,
+)
 from workflow_lib.report.missing import (
     counts,
     failures,

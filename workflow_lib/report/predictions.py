@@ -26,8 +26,7 @@ def predictions(
     plan: Sequence[Row], tables: Tables, labels: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """A line for each cell with a prediction and each gain that was predicted: predicted, measured,
-    and whether that holds. ``labels`` are by cell.
-    """
+    and whether that holds. ``labels`` are by cell."""
     lines = []
     for row in plan:
         if row["predicted_against"] is None:
@@ -55,8 +54,7 @@ def predictions(
 
 def verdict(predicted: Interval, measured: Interval) -> str:
     """It is wrong where the intervals have nothing in common; it holds where what was measured lies
-    within what was predicted.
-    """
+    within what was predicted."""
     if predicted.low > measured.high or predicted.high < measured.low:
         return "wrong: the intervals have nothing in common"
     if predicted.low <= measured.estimate <= predicted.high:

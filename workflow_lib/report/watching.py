@@ -12,7 +12,7 @@ from workflow_lib.records.nodes import CoolDown
 from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reasons import Reason
-from workflow_lib.report.figures.cell_names import Row, completed, natural
+from workflow_lib.report.figures.cell_names import Row, completed, completed_runs_of, natural
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.results import run_directory
 from workflow_lib.words import counted
@@ -39,7 +39,7 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
     never: list[str] = []
     unknown: dict[str, list[str]] = {}
     for cell, label in zip(cells, labels, strict=True):
-        ended = _ended(cell, runs)
+        ended = completed_runs_of(cell, runs)
         name = f"{label} ({cell['model']} on {cell['platform']}"
         if found := [run for run in ended if run["steady"]]:
             margins = ", ".join(_margin(found, *drift) for drift in _DRIFTS)
@@ -63,7 +63,7 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
 def steady_state(cell: Row, runs: Sequence[Row]) -> str:
     """The table's entry for whether a cell's runs were steady: yes, no, not told, or several with
     counts."""
-    ended = _ended(cell, runs)
+    ended = completed_runs_of(cell, runs)
     found = [run for run in ended if run["steady"]]
     fates = (
         ("yes", len(found)),
@@ -74,10 +74,6 @@ def steady_state(cell: Row, runs: Sequence[Row]) -> str:
     if len(there) < 2:
         return there[0][0] if there else NOTHING
     return ", ".join(f"{fate} ({counted(count, 'run')})" for fate, count in there)
-
-
-def _ended(cell: Row, runs: Iterable[Row]) -> list[Row]:
-    return [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
 
 
 def _part(some: Sequence[Row], ended: Sequence[Row]) -> str:

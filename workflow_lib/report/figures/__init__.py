@@ -37,7 +37,6 @@ __all__ = [
     "figures",
     "figures_and_gaps",
     "read_tables",
-    "undrawn",
     "write_figures",
     "write_figures_of",
 ]
@@ -68,14 +67,9 @@ def figures(tables: Tables) -> list[FigureEntry]:
     return figures_and_gaps(tables)[0]
 
 
-def undrawn(tables: Tables) -> list[tuple[str, str]]:
-    """The kinds of figure that cannot be drawn from these tables: what each would show, and why
-    not."""
-    return figures_and_gaps(tables)[1]
-
-
 def figures_and_gaps(tables: Tables) -> tuple[list[FigureEntry], list[tuple[str, str]]]:
-    """:func:`figures` and :func:`undrawn` at once, because each takes seconds for a large study."""
+    """:func:`figures`, and the kinds that cannot be drawn: what each would show, and why not. At
+    once, because each takes seconds for a large study."""
     found: list[FigureEntry] = []
     missing = []
     for kind in KINDS:

@@ -61,6 +61,11 @@ def completed(cell: Row) -> bool:
     return bool(cell["outcome"] == Outcome.COMPLETED.value)
 
 
+def completed_runs_of(cell: Row, runs: Iterable[Row]) -> list[Row]:
+    """The runs of a cell that completed."""
+    return [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
+
+
 def in_words(outcome: str) -> str:
     """An outcome as it is printed: "out of memory"."""
     return outcome.replace("_", " ")

@@ -16,9 +16,8 @@ from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed, fate, natural
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_model
 from workflow_lib.report.figures.marks import tell
-from workflow_lib.report.figures.numbers import significant
+from workflow_lib.report.figures.numbers import interval_in_words, significant
 from workflow_lib.report.figures.tables import Tables
-from workflow_lib.report.figures.uncertainty import interval_in_words
 from workflow_lib.words import counted
 
 #: the axes in which the cells of a figure may differ: how, and where, the same work is done
@@ -71,11 +70,6 @@ def _divide(tables: Tables) -> Iterator[Division[Sequence[Row]]]:
                 f"and named; with more than {_MOST_NAMES} cells only those of the line are.",
                 lambda heading, whole: energy_figure(heading, whole[0]),
             )
-
-
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "no two completed cells of one work have both throughput and energy"
 
 
 def points(cells: Sequence[Row]) -> list[Point]:
@@ -240,5 +234,5 @@ KIND = FigureKind(
     limits=MEDIANS + "The energy includes only the GPUs.",
     most=1,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda _: "no two completed cells of one work have both throughput and energy",
 )

@@ -11,7 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
+from workflow_lib.records.outcomes import Outcome
 from workflow_lib.report.figures import style
+from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.report.figures.tables import Tables
 
@@ -177,3 +179,25 @@ def legend_handles(bars: Iterable[Times]) -> list[Patch]:
     """A patch for each class that is in any of the bars."""
     present = {name for bar in bars for name, seconds in bar.items() if seconds}
     return [Patch(label=klass.legend, **_look(klass)) for klass in CLASSES if klass.name in present]
+
+
+def why_no_kernels(tables: Tables) -> str:
+    """Why there are no kernel times at all; "" if there are."""
+    if tables.kernels is None or tables.traces is None:
+        return "there is no kernels.parquet and traces.parquet: no run was profiled"
+    if len(tables.kernels):
+        return ""
+    if all(cell["profiled_outcome"] is None for cell in tables.cells):
+        return "no run was profiled: the sweep's protocol has no profiled_steps"
+    return "no profiled run left traces that could be read"
+
+
+def why_no_times(cell: Row) -> str:
+    """The text in place of the bar of a cell that has no kernel times."""
+    if not completed(cell):
+        return fate(cell)
+    asked = cell["profiled_outcome"]
+    if asked is None:
+        return "not profiled"
+    ended = fate({"outcome": asked})
+    return "no trace" if asked == Outcome.COMPLETED.value else f"profiled run: {ended}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -17,9 +17,11 @@ from typing import Any, Generic, TypeVar
 from matplotlib.figure import Figure
 
 from workflow_lib.records import cell_axes, measures
+from workflow_lib.records.labels import group_labels
 from workflow_lib.records.measures import Measure
 from workflow_lib.records.reasons import Reason
 from workflow_lib.report.figures.cell_names import Row, completed, natural
+from workflow_lib.report.figures.numbers import interval_in_words
 from workflow_lib.report.figures.tables import Tables
 
 Item = TypeVar("Item")
@@ -175,6 +177,28 @@ def reasons_of_gpus(gpus: Iterable[Row], columns: Sequence[str]) -> str:
         return "no run left readings of a GPU"
     named = [reason for reason, _ in sorted(given.items(), key=lambda item: (-item[1], item[0]))]
     return "; ".join(named[:3]) or "no GPU has a value of these"
+
+
+def divisions_of_alike(
+    tables: Tables,
+    free: Collection[str],
+    without: Sequence[str],
+    caption: str,
+    draw: Callable[[str, Sequence[tuple[Sequence[Row], str]]], Figure],
+) -> Iterator[Division[tuple[Sequence[Row], str]]]:
+    """The labelled groups of a platform's and model's cells that differ only in the ``free`` axes,
+    if any cell has a panel; ``{interval}`` in the caption is what their bars are."""
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        groups = [group for group in cell_axes.alike(cells, free) if len(group) > 1]
+        shown = [cell for group in groups for cell in group]
+        if panels_with_values(shown, without):
+            yield Division(
+                f"{model} on {platform}",
+                (platform, model),
+                list(zip(groups, group_labels(groups, free), strict=True)),
+                caption.format(interval=interval_in_words(shown)),
+                draw,
+            )
 
 
 def panels_with_values(cells: Iterable[Row], without: Sequence[str] = ()) -> list[Measure]:

@@ -19,8 +19,8 @@ from workflow_lib.report.figures.kind import (
     has_measure,
 )
 from workflow_lib.report.figures.marks import in_words, tell
+from workflow_lib.report.figures.numbers import interval_in_words
 from workflow_lib.report.figures.tables import Tables
-from workflow_lib.report.figures.uncertainty import interval_in_words
 
 #: measure, its word in the legend, colour and marker; each includes the one before it
 _HELD = (
@@ -44,11 +44,6 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
             f"runs; the bar of the driver's count is {interval_in_words(shown)}.",
             memory_figure,
         )
-
-
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "the driver's count of memory is not known for any completed cell"
 
 
 def memory_figure(heading: str, cells: Sequence[Row]) -> Figure:
@@ -101,5 +96,5 @@ KIND = FigureKind(
     limits=MEDIANS + "Runs on CPUs have none.",
     most=20,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda _: "the driver's count of memory is not known for any completed cell",
 )

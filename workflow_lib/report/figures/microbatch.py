@@ -5,28 +5,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from workflow_lib.records import cell_axes
-from workflow_lib.records.labels import group_labels
 from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (
     MEDIANS,
-    Division,
     FigureKind,
-    by_platform_and_model,
+    divisions_of_alike,
     has_measure,
     panels_with_values,
 )
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.figures.tables import Tables
-from workflow_lib.report.figures.uncertainty import interval_in_words, whiskers
+from workflow_lib.report.figures.numbers import whiskers
 
 _FREE = cell_axes.varied_by("microbatch")
 #: a colour, marker and line style for each layout; no more lines than one can tell apart
@@ -39,30 +37,6 @@ _LINES: tuple[tuple[str, str, tuple[float, Sequence[float]]], ...] = (
     (style.ORANGE, "P", (0, ())),
 )
 _WITHOUT = ("throttle_power_share",)
-
-
-def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
-    """Groups of cells of a platform and model that differ only in the micro-batch size, with
-    labels."""
-    for platform, model, cells in by_platform_and_model(tables.cells):
-        groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
-        shown = [cell for group in groups for cell in group]
-        if not panels_with_values(shown, _WITHOUT):
-            continue
-        yield Division(
-            f"{model} on {platform}",
-            (platform, model),
-            list(zip(groups, group_labels(groups, _FREE), strict=True)),
-            "Like figure 13 of arXiv 2509.10371: one line for each layout. Markers are medians "
-            f"over completed runs, bars are {interval_in_words(shown)}. Cells that did not "
-            "complete are at the bottom, and the line is broken there.",
-            microbatch_figure,
-        )
-
-
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "no two cells with a value differ only in the micro-batch size"
 
 
 def microbatch_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]]) -> Figure:
@@ -199,6 +173,14 @@ KIND = FigureKind(
     about="Measures against the micro-batch size in samples, one line for each layout.",
     limits=MEDIANS + "A line is broken where a cell did not complete.",
     most=len(_LINES),
-    divide=_divide,
-    why_not=_why_not,
+    divide=partial(
+        divisions_of_alike,
+        free=_FREE,
+        without=_WITHOUT,
+        caption="Like figure 13 of arXiv 2509.10371: one line for each layout. Markers are medians "
+        "over completed runs, bars are {interval}. Cells that did not complete are at the bottom, "
+        "and the line is broken there.",
+        draw=microbatch_figure,
+    ),
+    why_not=lambda _: "no two cells with a value differ only in the micro-batch size",
 )

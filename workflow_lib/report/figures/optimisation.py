@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from workflow_lib.records import cell_axes
-from workflow_lib.records.labels import group_labels
 from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row, completed, fate
 from workflow_lib.report.figures.kind import (
     MEDIANS,
-    Division,
     FigureKind,
-    by_platform_and_model,
+    divisions_of_alike,
     has_measure,
     panels_with_values,
 )
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.figures.tables import Tables
-from workflow_lib.report.figures.uncertainty import interval_in_words, whiskers
+from workflow_lib.report.figures.numbers import whiskers
 
 _FREE = cell_axes.varied_by("optimisation")
 #: measures that would repeat what other panels show
@@ -49,29 +47,6 @@ _VARIANTS = (
     _Variant(False, "full", "recomputation", style.VERMILLION, "//////", "^"),
     _Variant(True, "full", "both", "#404040", "", "D"),
 )
-
-
-def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
-    """Groups of cells of a platform and model that differ only in these options, with labels."""
-    for platform, model, cells in by_platform_and_model(tables.cells):
-        groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
-        shown = [cell for group in groups for cell in group]
-        if not panels_with_values(shown, _WITHOUT):
-            continue
-        yield Division(
-            f"{model} on {platform}",
-            (platform, model),
-            list(zip(groups, group_labels(groups, _FREE), strict=True)),
-            "Like figure 8 of arXiv 2509.10371: cells that differ only in overlap and "
-            "recomputation. Values are medians over completed runs, bars are "
-            f"{interval_in_words(shown)}. Hatched places have no values and give the reason.",
-            optimisation_figure,
-        )
-
-
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "no two cells with a value differ only in overlap or recomputation"
 
 
 def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]]) -> Figure:
@@ -210,6 +185,14 @@ KIND = FigureKind(
     ),
     limits=MEDIANS + "Hatched places have no values and give the reason.",
     most=5,
-    divide=_divide,
-    why_not=_why_not,
+    divide=partial(
+        divisions_of_alike,
+        free=_FREE,
+        without=_WITHOUT,
+        caption="Like figure 8 of arXiv 2509.10371: cells that differ only in overlap and "
+        "recomputation. Values are medians over completed runs, bars are {interval}. Hatched "
+        "places have no values and give the reason.",
+        draw=optimisation_figure,
+    ),
+    why_not=lambda _: "no two cells with a value differ only in overlap or recomputation",
 )

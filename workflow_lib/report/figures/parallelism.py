@@ -23,9 +23,13 @@ from workflow_lib.report.figures.kind import (
     by_platform_and_model,
 )
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.figures.numbers import significant
+from workflow_lib.report.figures.numbers import (
+    interval_in_words,
+    significant,
+    systematic_error,
+    whiskers,
+)
 from workflow_lib.report.figures.tables import Tables
-from workflow_lib.report.figures.uncertainty import interval_in_words, systematic_error, whiskers
 
 
 @dataclass(frozen=True)
@@ -143,11 +147,6 @@ def _of_power(cells: Sequence[Row]) -> str:
         "Mean power is of one GPU; peak power is the highest value of any one GPU, a lower bound "
         f"({told}){unlike}. "
     )
-
-
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "no completed cell has a value of any of these" if tables.cells else "there is no cell"
 
 
 def _panels(cells: Sequence[Row]) -> list[_Panel]:
@@ -340,5 +339,7 @@ KIND = FigureKind(
     limits=MEDIANS + "Peaks are lower bounds. Hatched columns have no values and give the reason.",
     most=15,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda tables: (
+        "no completed cell has a value of any of these" if tables.cells else "there is no cell"
+    ),
 )

@@ -15,7 +15,6 @@ from workflow_lib.records.degrees import Degrees, coordinates
 from workflow_lib.records.labels import group_labels
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.cell_names import Row
-from workflow_lib.report.figures.kernel_bars import why_no_kernels, why_no_times
 from workflow_lib.report.figures.kernel_times import (
     LEGEND,
     Times,
@@ -25,6 +24,8 @@ from workflow_lib.report.figures.kernel_times import (
     legend_handles,
     mean_times,
     stretches,
+    why_no_kernels,
+    why_no_times,
 )
 from workflow_lib.report.figures.kind import KERNELS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.figures.marks import tell
@@ -61,11 +62,6 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             "communication. Measured in profiled runs.",
             partial(pipeline_rank_figure, times=times),
         )
-
-
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return why_no_kernels(tables) or "no cell with a pipeline was profiled"
 
 
 def pipeline_rank_figure(
@@ -175,5 +171,5 @@ KIND = FigureKind(
     limits=KERNELS + "Waiting for another stage counts as send/receive.",
     most=5,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda tables: why_no_kernels(tables) or "no cell with a pipeline was profiled",
 )

@@ -43,11 +43,6 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
         )
 
 
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return why_no_series(tables, "power_w")
-
-
 def power_figure(
     heading: str,
     cells: Sequence[Row],
@@ -137,6 +132,6 @@ KIND = FigureKind(
     limits="One run does not show how runs vary. The line is broken where a GPU gave no reading.",
     most=16,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda tables: why_no_series(tables, "power_w"),
     over_time=True,
 )

@@ -69,11 +69,6 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
         )
 
 
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return why_no_series(tables, "temperature_c")
-
-
 def slots_figure(
     heading: str, cells: Sequence[Row], series: Mapping[str, pl.DataFrame], scales: Scales
 ) -> Figure:
@@ -182,6 +177,6 @@ KIND = FigureKind(
     limits="One run does not show how runs vary. Fields without a value are hatched.",
     most=12,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda tables: why_no_series(tables, "temperature_c"),
     over_time=True,
 )

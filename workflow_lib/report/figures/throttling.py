@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from workflow_lib.records.labels import labels
 from workflow_lib.report.figures import style
-from workflow_lib.report.figures.cell_names import Row, completed, fate
+from workflow_lib.report.figures.cell_names import Row, completed, completed_runs_of, fate
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.figures.marks import in_words, tell
 from workflow_lib.report.figures.tables import Tables
@@ -39,11 +39,6 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
                 "cap under load is normal.",
                 partial(throttling_figure, runs=tables.runs),
             )
-
-
-def _why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "no completed run has a share of time in any throttling"
 
 
 def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
@@ -98,29 +93,13 @@ def _finish(axes: Axes, place: int, cell: Row, end: float, runs: Sequence[Row]) 
     known = _known(cell)
     sums: list[float] = [
         100.0 * sum(run[name] for name in known)
-        for run in runs
-        if run["cell"] == cell["cell"] and completed(run) and known == _known(run)
+        for run in completed_runs_of(cell, runs)
+        if known == _known(run)
     ]
     if len(sums) > 1:
-        axes.errorbar(
-            (min(sums) + max(sums)) / 2,
-            place,
-            xerr=(max(sums) - min(sums)) / 2,
-            fmt="none",
-            ecolor="black",
-            elinewidth=0.7,
-            capsize=1.5,
-            capthick=0.7,
-        )
+        style.range_along_row(axes, min(sums), max(sums), place, 1.5)
     if unknown := [legend for name, legend, *_ in _CAUSES if name not in known]:
-        axes.annotate(
-            f"{', '.join(unknown)} unknown",
-            (max([end, *sums]), place),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=style.SMALLEST_PT,
-        )
+        style.beside(axes, max([end, *sums]), place, f"{', '.join(unknown)} unknown")
     return max([end, *sums])
 
 
@@ -132,5 +111,5 @@ KIND = FigureKind(
     + "If several causes hold at the same time, each counts. A power cap under load is normal.",
     most=40,
     divide=_divide,
-    why_not=_why_not,
+    why_not=lambda _: "no completed run has a share of time in any throttling",
 )
