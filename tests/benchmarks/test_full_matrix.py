@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from workflow_lib.analysis.batch import reduce_runs
@@ -17,7 +15,7 @@ from benchmarks.measuring import matrix
 
 
 @pytest.mark.long
-def test_reduce_and_pandas_agree_on_a_cell_of_64_gpus(tmp_path: Path) -> None:
+def test_reduce_and_pandas_agree_on_a_cell_of_64_gpus(tmp_path):
     runs = matrix.write_matrix(tmp_path, 1)
     assert len(runs) == matrix.REPEATS
     assert reduce_runs(runs, processes=1) == []

@@ -44,27 +44,27 @@ def measured_once(directory: Path, name: str, **variables: str) -> dict[str, obj
     return record
 
 
-def test_a_job_that_is_requeued_has_a_run_for_each_time(tmp_path: Path) -> None:
+def test_a_job_that_is_requeued_has_a_run_for_each_time(tmp_path):
     for name, code in (("7", 0), ("7-2", 3)):
         record = measured_once(tmp_path, name, SLURM_JOB_EXIT_CODE2=f"{code}:0")
         assert (record["job_id"], record["exit_code"], record["invalid"]) == ("7", code, [])
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["7", "7-2"]
 
 
-def test_a_node_that_was_not_sampled_is_told(tmp_path: Path) -> None:
+def test_a_node_that_was_not_sampled_is_told(tmp_path):
     record = measured_once(tmp_path, "7", SLURM_JOB_NUM_NODES="2")
     assert record["nodes"] == ["n1"]
     assert len(list(record["invalid"])) == 1  # type: ignore[call-overload]
 
 
-def test_a_job_without_gpus_leaves_nothing(tmp_path: Path) -> None:
+def test_a_job_without_gpus_leaves_nothing(tmp_path):
     for word in ("begin", "end"):
         site(tmp_path, word, SLURM_JOB_GPUS="")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("job", ["1", "2"])
-def test_jobs_side_by_side_have_the_joules_of_their_own_gpus(job: str) -> None:
+def test_jobs_side_by_side_have_the_joules_of_their_own_gpus(job):
     archive = Path(__file__).parents[2] / "evidence/measured/site-h100x2.zip"
     audited = {run.name: audit.Audit(run) for run in audit.runs_below(archive)}[job]
     with zipfile.ZipFile(archive) as opened:

@@ -103,7 +103,7 @@ def rows_of(checkout: Checkout) -> dict[str, dict[str, Any]]:
     return {row["trainer"]: row for row in runs.to_dicts()}
 
 
-def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout: Checkout) -> None:
+def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout):
     trainers(checkout)
     checkout.write_sweep(
         matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "calls"]}],
@@ -141,7 +141,7 @@ def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout: Checko
 
 
 @pytest.mark.long
-def test_trainers_of_others_that_fail_say_why(checkout: Checkout) -> None:
+def test_trainers_of_others_that_fail_say_why(checkout):
     trainers(checkout)
     names = ["native", *TRAINERS.keys() - {"loop", "calls"}]
     checkout.write_sweep(matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": names}])
