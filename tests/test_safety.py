@@ -2,8 +2,6 @@
 of the project unpickles a file or has a shell read a value.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

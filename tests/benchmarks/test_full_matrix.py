@@ -1,7 +1,5 @@
 """Reduce against the same computation in pandas, on made-up runs of a whole study's kind."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib.analysis.batch import reduce_runs

@@ -1,7 +1,5 @@
 """Faults of some kinds, put in at once; `make chaos` puts in all of them, hundreds of times."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What scontrol says of a job, as its versions print it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command that is measured notices nothing, and leaves nothing."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
