@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import texts
 from tests.archive.sweeps import NAME, Study, write_run, write_study
 from tests.conftest import ROOT
 from tests.texts import lacking
@@ -53,10 +54,7 @@ def refused(study: Study, *named: object, **options: object) -> None:
 
 
 def edit(study: Study, old: str, new: str) -> None:
-    path = study.config / "sweeps" / f"{NAME}.yaml"
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
+    texts.edit(study.config / "sweeps" / f"{NAME}.yaml", old, new)
 
 
 def names(archive: Path) -> set[str]:
