@@ -9,25 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.made_sweeps import made_sweep
 from workflow_lib import plan
 from workflow_lib.cells import PlannedCell, expand_study
 from workflow_lib.study import load_study
 from workflow_lib.trainers import foreign
 
-SWEEP = {
-    "description": "A trainer of others",
-    "platforms": ["local"],
-    "repeats": 1,
-    "data": "synthetic",
-    "protocol": {
-        **{"warmup_steps": 2, "measured_steps": 8},
-        **{"idle_baseline_s": 0, "sample_rate_hz": 10, "profiled_steps": 2},
-    },
-    "training": {
-        **{"zero_stage": 0, "micro_batch_size": 2, "global_batch_size": 8, "precision": "fp32"},
-        **{"recomputation": "none", "overlap": False, "learning_rate": 1.0e-3, "seed": 1},
-    },
-}
+STEPS = {"warmup_steps": 2, "measured_steps": 8, "profiled_steps": 2}
+SWEEP = made_sweep("A trainer of others", STEPS, {"zero_stage": 0})
 WORDS = ["{python}", "x.py", "{layers}x{hidden_size}", "{sequence_length}", "{{{tp}}}", "{compile}"]
 WORDS += ["{family}", "{ffn_hidden_size}", "{attention_heads}{kv_heads}", "{vocabulary_size}"]
 WORDS += ["{micro_batches}", "{micro_batch_size}", "{zero_stage}", "{precision}", "{steps}"]
