@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.measure.runs import ROOT, environment, measure, measured
 
 HOOK = ("sitecustomize.py", "triptych_steps.py")
@@ -83,14 +84,9 @@ def run(
         "TRIPTYCH_STEPS": str(directory),
         "TRIPTYCH_WARMUP_STEPS": "2",
     }
-    return subprocess.run(
-        [sys.executable, *flags, "-c", program],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
+    done = programs.run([sys.executable, *flags, "-c", program], env=environment(**variables))
+    done.check_returncode()
+    return done
 
 
 def beside(directory: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.measure.runs import environment, wait_for
 from workflow_lib import audit
 from workflow_lib.records.paths import RunPaths
@@ -22,15 +22,8 @@ def site(directory: Path, word: str, **variables: str) -> None:
     """Call a script of job 7 on node n1."""
     of_job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURMD_NODENAME": "n1", **variables}
     words = [sys.executable, "-m", "workflow_lib.measure", "site", word, str(directory / "site")]
-    done = subprocess.run(
-        [*words, "--simulate=2", "--rate=10"],
-        env=environment(**of_job),
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    done = programs.run([*words, "--simulate=2", "--rate=10"], directory, environment(**of_job))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def measured_once(directory: Path, name: str, **variables: str) -> dict[str, object]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.slurm import debian
 
 
@@ -50,13 +50,8 @@ def test_without_debootstrap_the_message_says_what_to_install(roots, monkeypatch
 )
 def test_the_command_sees_the_other_slurm_and_what_it_writes_is_gone():
     script = "/usr/sbin/slurmctld -V; cd /; echo seen >/etc/marker; cat /etc/marker; exit 7"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.slurm.debian", "24.11", "--", "bash", "-c", script],
-        cwd=debian.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tests.slurm.debian", "24.11", "--", "bash", "-c", script]
+    done = programs.run(command)
     assert done.returncode == 7, done.stderr
     assert done.stdout.splitlines()[1:] == ["seen"]
     assert done.stdout.startswith("slurm-wlm 24.11.")

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests import programs
+from tests.programs import well
+
 from ..measure.runs import wait_for
 from .cluster import Cluster
 
@@ -112,23 +115,15 @@ def test_a_job_that_runs_is_measured_from_outside(slurm_cluster, tmp_path):
     job = slurm_cluster.run(*submitted).stdout.strip()
     wait_for(lambda: "RUNNING" in slurm_cluster.run("squeue", "-h", "-j", job, "-o%T").stdout)
     attach = [sys.executable, "-m", "workflow_lib.measure", "attach", job, "--simulate=2"]
-    attached = subprocess.run(
-        [*attach, f"--output={tmp_path}/run", "--tokens-per-step=7"],
-        env={**slurm_cluster.environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert attached.returncode == 0, attached.stderr
+    environment = {**slurm_cluster.environment, "PYTHONPATH": str(ROOT)}
+    options = [f"--output={tmp_path}/run", "--tokens-per-step=7"]
+    well(programs.run([*attach, *options], tmp_path, environment))
     record = record_of(tmp_path)
     assert (record["job_id"], record["exit_code"], record["rung"]) == (job, 9, 1)
     assert (record["nodes"], len(record["gpus"])) == (["h200-1", "h200-2"], 4)
     assert (record["invalid"], record["values"]["counted_steps"]) == ([], 3)
     # It runs no more.
-    again = subprocess.run(
-        attach, env={**slurm_cluster.environment, "PYTHONPATH": str(ROOT)}, check=False
-    )
+    again = programs.run(attach, env=environment)
     assert again.returncode == 2
 
 

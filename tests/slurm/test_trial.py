@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 
 import pytest
 
+from tests import programs
 from tests.slurm import study, trial
 
 
@@ -35,15 +35,8 @@ def test_the_smoke_sweep_runs_and_the_readmes_commands_work_as_typed(
     variables = dict(each.split("=", 1) for each in export)
     written = report.stat().st_mtime_ns
     for command in typed_in_the_readme():
-        done = subprocess.run(
-            re.sub(r"^make ", "make -o .venv/.installed ", command),
-            shell=True,
-            cwd=directory,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        typed = re.sub(r"^make ", "make -o .venv/.installed ", command)
+        done = programs.run(["sh", "-c", typed], directory, os.environ | variables)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     # What is done is not done again, and nothing of it lies anywhere else.
     assert report.stat().st_mtime_ns == written
@@ -58,11 +51,5 @@ def test_without_the_cluster_it_says_how_to_start_it(monkeypatch, tmp_path, caps
 
 
 def test_what_removes_the_cluster_removes_the_copy():
-    shown = subprocess.run(
-        ["make", "--dry-run", "slurm-cluster-stop"],
-        cwd=study.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shown = programs.run(["make", "--dry-run", "slurm-cluster-stop"])
     assert f"rm -rf {trial.DIRECTORY.relative_to(study.ROOT)}\n" in shown.stdout
