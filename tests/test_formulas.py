@@ -1,31 +1,20 @@
 """Counts against what others published."""
 
+from dataclasses import replace
+
 import pytest
 
+from tests.made_cells import TRAINING
 from workflow_lib import formulas
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 
 LLAMA3_8B = Model("llama3-8b", "llama", 32, 4096, 14336, 32, 8, 8192, 128256)
 LLAMA3_70B = Model("llama3-70b", "llama", 80, 8192, 28672, 64, 8, 8192, 128256)
 
 
-def training(workload, lora_rank=0, generated_tokens=0):
-    return Training(
-        zero_stage=1,
-        micro_batch_size=1,
-        global_batch_size=8,
-        precision="bf16",
-        recomputation="full",  # is no model FLOP
-        overlap=False,
-        warmup_steps=1,
-        measured_steps=1,
-        learning_rate=1e-4,
-        seed=1,
-        workload=workload,
-        lora_rank=lora_rank,
-        generated_tokens=generated_tokens,
-    )
+def training(workload, **options):
+    # What is recomputed is no model FLOP.
+    return replace(TRAINING, recomputation="full", workload=workload, **options)
 
 
 @pytest.mark.parametrize(

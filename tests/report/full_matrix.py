@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from tests.made_cells import made_cell
+from tests.made_cells import TRAINING, made_cell
 from workflow_lib.records import cell_axes
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.measures import MEASURES, inapplicable
 from workflow_lib.records.run_tables import KERNELS, SERIES, STEP_TIMES, TRACES
 from workflow_lib.records.tables import CELLS, GPUS, RUNS
-from workflow_lib.records.training import Training
 from workflow_lib.report.figures.tables import Tables
 from workflow_lib.table_files import table, write_table
 
@@ -71,17 +71,12 @@ def identity(
 ) -> dict[str, Any]:
     """The IDENTITY columns of a cell."""
     gpus = gpus or degrees.world_size
-    training = Training(
+    training = replace(
+        TRAINING,
         zero_stage=3 if degrees.tp == 8 and degrees.pp == 1 and degrees.ep == 1 else 1,
         micro_batch_size=micro_batch,
-        global_batch_size=128,
-        precision="bf16",
         recomputation=recomputation,
         overlap=overlap,
-        warmup_steps=5,
-        measured_steps=20,
-        learning_rate=1e-4,
-        seed=1,
         sequence_parallel=degrees.tp > 1,
         backend="torch",
         workload=workload,
