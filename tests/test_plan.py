@@ -14,7 +14,9 @@ import polars as pl
 import pytest
 import yaml
 
+from tests import shipped
 from tests.conftest import ROOT
+from tests.made_sweeps import made_sweep
 from workflow_lib import cells, plan
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.launch.rendering import render_run
@@ -30,8 +32,7 @@ from workflow_lib.results import run_directory
 from workflow_lib.study import Files, load_study
 from workflow_lib.table_files import read_table
 
-STUDY = load_study(Path("config"))
-SWEEPS = cells.expand_study(STUDY)
+STUDY, SWEEPS = shipped.study(), shipped.sweeps()
 
 
 def planned(sweep, **wanted):
@@ -98,12 +99,12 @@ def test_a_plan_says_which_times_are_projected():
     assert "MFU" not in text
 
 
-def test_a_cell_has_one_estimate_wherever_it_is_named(tmp_path, capsys, monkeypatch):
+def test_a_cell_has_one_estimate_wherever_it_is_named(tmp_path, capsys):
     name = "evidence-llama3-8b-x2"
     written = {}
     for what, value in (("--platform", "h200x2"), ("--sweep", name)):
         path = tmp_path / what / "plan.parquet"
-        printed(capsys, monkeypatch, what, value, "--output", str(path))
+        printed(capsys, what, value, "--output", str(path))
         rows = read_table(path, PLAN).iter_rows(named=True)
         written[what] = {row["cell"]: row for row in rows if name in row["sweeps"].split(",")}
     assert len(written["--sweep"]) == 4
@@ -152,10 +153,10 @@ def mine(directory: Path, **changes: object) -> Path:
     return path
 
 
-def test_a_platform_that_no_sweep_names_has_smoke_and_slots(study_directory, capsys, monkeypatch):
+def test_a_platform_that_no_sweep_names_has_smoke_and_slots(study_directory, capsys):
     mine(study_directory, nodes=3, gpus_per_node=6, airflow=["unknown"] * 6)
     config = ("--config", str(study_directory))
-    text = printed(capsys, monkeypatch, *config, "--platform", "mine")
+    text = printed(capsys, *config, "--platform", "mine")
     rows = lines_of(text, "cell")
     assert {(row["sweeps"], row["nodes"], row["GPUs"]) for row in rows} == {
         ("smoke-mine", "2", "12"),
@@ -163,16 +164,15 @@ def test_a_platform_that_no_sweep_names_has_smoke_and_slots(study_directory, cap
     }
 
 
-def test_a_sweep_that_a_platform_cannot_run_is_no_mistake(study_directory, capsys, monkeypatch):
+def test_a_sweep_that_a_platform_cannot_run_is_no_mistake(study_directory, capsys):
     # A node's only GPU has none beside it.
     mine(study_directory, nodes=1, gpus_per_node=1, airflow=["unknown"])
     config = ("--config", str(study_directory))
-    text = printed(capsys, monkeypatch, *config, "--platform", "mine")
+    text = printed(capsys, *config, "--platform", "mine")
     assert "smoke-mine" not in text  # a plan of one sweep names it nowhere
     assert "slots-mine" not in text
     assert {row["GPUs"] for row in lines_of(text, "cell")} == {"1"}
-    monkeypatch.setattr("sys.argv", ["plan", *config, "--sweep", "slots-mine"])
-    assert plan.main() == 1
+    assert plan.main([*config, "--sweep", "slots-mine"]) == 1
     assert "cell on mine" in capsys.readouterr().err
 
 
@@ -184,18 +184,15 @@ def test_smoke_is_for_every_platform_and_slots_for_those_with_gpus_side_by_side(
         )
 
 
-def test_a_mistake_of_a_platform_without_sweeps_is_told(study_directory, capsys, monkeypatch):
+def test_a_mistake_of_a_platform_without_sweeps_is_told(study_directory, capsys):
     path = mine(study_directory, time_limit_max_min="48:00:00")
-    arguments = ["plan", "--config", str(study_directory), "--platform", "mine"]
-    monkeypatch.setattr("sys.argv", arguments)
-    assert plan.main() == 1
+    assert plan.main(["--config", str(study_directory), "--platform", "mine"]) == 1
     assert f"{path}: time_limit_max_min: " in capsys.readouterr().err
 
 
-def test_a_platform_without_a_sweep_is_told_where_to_name_it(three_sweeps, capsys, monkeypatch):
+def test_a_platform_without_a_sweep_is_told_where_to_name_it(three_sweeps, capsys):
     mine(three_sweeps)
-    monkeypatch.setattr("sys.argv", ["plan", "--config", str(three_sweeps), "--platform", "mine"])
-    assert plan.main() == 1
+    assert plan.main(["--config", str(three_sweeps), "--platform", "mine"]) == 1
     assert str(three_sweeps / "sweeps") in capsys.readouterr().err
 
 
@@ -215,29 +212,15 @@ def test_a_sweep_for_all_platforms_keeps_its_name_where_there_is_only_one(study_
 
 def written(directory: Path, name: str, **changes: object) -> None:
     """A sweep of one tiny model on h200, or what differs from it."""
-    sweep = {
-        "description": "made up",
-        "platforms": ["h200"],
-        "repeats": 3,
-        "data": "synthetic",
-        "protocol": {
-            "warmup_steps": 2,
-            "measured_steps": 10,
-            "idle_baseline_s": 2,
-            "sample_rate_hz": 10,
-        },
-        "training": {
-            "global_batch_size": 16,
-            "micro_batch_size": 1,
-            "precision": "bf16",
-            "zero_stage": 1,
-            "recomputation": "none",
-            "overlap": False,
-            "learning_rate": 1.0e-4,
-            "seed": 1,
-        },
-        "matrix": [{"models": "llama3-8b", "gpus": 8, "tp": 8}],
-    }
+    sweep = made_sweep(
+        "made up",
+        {"warmup_steps": 2, "measured_steps": 10, "idle_baseline_s": 2},
+        {"micro_batch_size": 1, "global_batch_size": 16, "precision": "bf16"}
+        | {"learning_rate": 1.0e-4},
+        platforms=["h200"],
+        repeats=3,
+        matrix=[{"models": "llama3-8b", "gpus": 8, "tp": 8}],
+    )
     (directory / "sweeps" / f"{name}.yaml").write_text(yaml.safe_dump(sweep | changes))
 
 
@@ -256,10 +239,9 @@ def three_sweeps(study_directory: Path) -> Path:
     return study_directory
 
 
-def printed(capsys, monkeypatch, *arguments: str) -> str:
+def printed(capsys, *arguments: str) -> str:
     """What ``python -m workflow_lib.plan`` prints."""
-    monkeypatch.setattr("sys.argv", ["plan", *arguments])
-    assert plan.main() == 0
+    assert plan.main([*arguments]) == 0
     return capsys.readouterr().out
 
 
@@ -279,8 +261,8 @@ def lines_of(text: str, heading: str) -> list[dict[str, str]]:
     return found
 
 
-def test_no_two_rows_of_a_plan_read_alike(three_sweeps, capsys, monkeypatch):
-    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
+def test_no_two_rows_of_a_plan_read_alike(three_sweeps, capsys):
+    text = printed(capsys, "--config", str(three_sweeps), "--platform", "h200")
     rows = lines_of(text, "cell")
     assert [(row["cell"], row["sweeps"]) for row in rows] == [
         ("llama3-8b tp8 sp lr 0.0001", "first, second"),
@@ -291,8 +273,8 @@ def test_no_two_rows_of_a_plan_read_alike(three_sweeps, capsys, monkeypatch):
     assert "mb1 gb16 bf16 zero1" in text
 
 
-def test_a_plan_says_what_the_default_command_costs(three_sweeps, capsys, monkeypatch):
-    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
+def test_a_plan_says_what_the_default_command_costs(three_sweeps, capsys):
+    text = printed(capsys, "--config", str(three_sweeps), "--platform", "h200")
     assert [(row["sweep"], row["cells"], row["runs"]) for row in lines_of(text, "sweep ")] == [
         ("first", "1", "3"),
         ("second", "2", "6"),
@@ -304,8 +286,8 @@ def test_a_plan_says_what_the_default_command_costs(three_sweeps, capsys, monkey
     assert re.search("slurm_h200` .*second, third, .*: 9 ", text)
 
 
-def test_a_plan_of_one_sweep_speaks_of_no_default(three_sweeps, capsys, monkeypatch):
-    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--sweep", "second")
+def test_a_plan_of_one_sweep_speaks_of_no_default(three_sweeps, capsys):
+    text = printed(capsys, "--config", str(three_sweeps), "--sweep", "second")
     assert [row["cell"] for row in lines_of(text, "cell")] == [
         "llama3-8b tp8 lr 0.0001",
         "llama3-8b tp8 lr 0.0003",
@@ -321,17 +303,17 @@ def test_no_two_rows_of_the_shipped_plans_read_alike(platform):
     assert len({row["cell"] for row in rows}) == len(rows)
 
 
-def test_a_run_that_only_another_sweep_profiles_is_no_run_of_this_one(capsys, monkeypatch):
-    text = printed(capsys, monkeypatch, "--config", "config", "--platform", "local")
+def test_a_run_that_only_another_sweep_profiles_is_no_run_of_this_one(capsys):
+    text = printed(capsys, "--config", "config", "--platform", "local")
     runs = {row["sweep"]: row["runs"] for row in lines_of(text, "sweep ")}
     # Of the demo's 6 cells 5 can run; three of these traces-local has profiled, too.
     assert (runs["demo"], runs["traces-local"]) == ("5", "6")
     assert re.search("profile local` .* demo, .*: 5 ", text)
 
 
-def test_an_unknown_gpu_is_answered_with_those_known(three_sweeps, edit, capsys, monkeypatch):
+def test_an_unknown_gpu_is_answered_with_those_known(three_sweeps, edit, capsys):
     edit("platforms/h200.yaml", "gpu: H200", "gpu: B300")
-    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
+    text = printed(capsys, "--config", str(three_sweeps), "--platform", "h200")
     assert re.search("unknown .*B300 .*peak_bf16_", text)
     assert "H200, H200 NVL, H100, " in text
 
