@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, default_directory, missing_prerequisite
+from tests.texts import edit
 from workflow_lib import cells
 from workflow_lib.study import Study, load_study
 
@@ -34,16 +35,13 @@ def load_sound(directory: Path) -> Study:
     return study
 
 
-@pytest.fixture
-def edit(study_directory: Path):
+@pytest.fixture(name="edit")
+def edit_study(study_directory: Path):
     """Replaces text in a file of the copied configuration, which must contain it."""
 
     def replace(name: str, old: str, new: str) -> Path:
-        path = study_directory / name
-        text = path.read_text(encoding="utf-8")
-        assert old in text, f"{name} does not hold {old!r}"
-        path.write_text(text.replace(old, new), encoding="utf-8")
-        return path
+        edit(study_directory / name, old, new)
+        return study_directory / name
 
     return replace
 

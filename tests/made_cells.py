@@ -11,7 +11,7 @@ from workflow_lib.records.model import Model
 from workflow_lib.records.training import Training
 
 _MODEL = Model("tiny", "llama", 4, 64, 256, 4, 4, 2048, 1000)
-_TRAINING = Training(
+TRAINING = Training(
     zero_stage=1,
     micro_batch_size=1,
     global_batch_size=128,
@@ -23,7 +23,7 @@ _TRAINING = Training(
     learning_rate=1e-4,
     seed=1,
 )
-_HARDWARE = Hardware(
+HARDWARE = Hardware(
     platform="h200",
     gpu=None,
     gpus_per_node=8,
@@ -38,18 +38,13 @@ _CELL = Cell(
     id="h200/tiny/tp1-pp1-dp8_mb1_01234567",
     model=_MODEL,
     degrees=Degrees(dp=8),
-    training=_TRAINING,
+    training=TRAINING,
     data=Data("synthetic", "synthetic"),
-    hardware=_HARDWARE,
+    hardware=HARDWARE,
     telemetry=Telemetry("auto", 10.0, 30.0),
     nodes=1,
     software={},
 )
-
-
-def made_training(**fields: Any) -> Training:
-    """Pretraining in bf16 without recomputation, with these fields instead of its own."""
-    return dataclasses.replace(_TRAINING, **fields)
 
 
 def made_cell(platform: str = "h200", model: str | Model = "tiny", **fields: Any) -> Cell:
@@ -57,6 +52,6 @@ def made_cell(platform: str = "h200", model: str | Model = "tiny", **fields: Any
     named = dataclasses.replace(_MODEL, name=model) if isinstance(model, str) else model
     fields = {
         "model": named,
-        "hardware": dataclasses.replace(_HARDWARE, platform=platform),
+        "hardware": dataclasses.replace(HARDWARE, platform=platform),
     } | fields
     return dataclasses.replace(_CELL, **fields)

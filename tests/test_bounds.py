@@ -1,20 +1,18 @@
 """What is beyond a bound is refused in one sentence, at once, whoever made it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 import zipfile
 
 import pytest
 
+from tests import programs
 from tests.analysis.synthetic_run import Run
-from tests.conftest import ROOT, load_sound
+from tests.conftest import load_sound
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.archive import versions
@@ -205,13 +203,8 @@ def test_versions_that_are_none_are_refused(tmp_path, plain, said):
 def test_what_a_record_quotes_obeys_no_terminal(tmp_path):
     run = Run().write(tmp_path / "cells" / "a" / "b" / "\x1b[31mc" / "run1")
     run.cell.write_text('{"\x9b31m": 1}', encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "workflow_lib.analysis", "reduce", str(run.directory)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "workflow_lib.analysis", "reduce"]
+    done = programs.run([*command, run.directory])
     assert done.returncode == 1
     assert done.stderr.removesuffix("\n").isprintable()
     assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.conftest import ROOT
+from tests import programs
 from tests.test_status import NOW, begin, end, make_run
 from workflow_lib import brief, results
 from workflow_lib.brief import Progress
@@ -151,14 +151,8 @@ def follow(script: str, root: Path) -> subprocess.Popen[str]:
         "import sys; from pathlib import Path; from workflow_lib.brief import follow;"
         "sys.exit(follow([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2]), ['s'], Path()))"
     )
-    return subprocess.Popen(
-        [sys.executable, "-c", call, script, str(root)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    command = [sys.executable, "-c", call, script, str(root)]
+    return programs.start(command, env={**os.environ, "COLUMNS": "200"})
 
 
 def test_a_failure_shows_the_end_of_the_log_and_keeps_the_exit_code(tmp_path):
@@ -252,12 +246,6 @@ def test_a_signal_in_the_moment_of_the_start_leaves_no_snakemake_behind(tmp_path
         "command = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
         "sys.exit(brief.follow(command, Path(sys.argv[1]), ['s'], Path()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", call, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = programs.run([sys.executable, "-c", call, str(tmp_path)])
     assert done.returncode == 128 + signal.SIGTERM
     assert not Path("/proc", done.stderr.split()[0]).exists()

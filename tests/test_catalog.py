@@ -1,7 +1,5 @@
 """The repository is what the Snakemake workflow catalog, citations and images of jobs ask for."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -12,7 +10,9 @@ import pytest
 import yaml
 
 import workflow_lib
+from tests import programs
 from tests.conftest import ROOT
+from tests.programs import well
 from workflow_lib.config import Invocation
 from workflow_lib.study import checked
 
@@ -74,22 +74,15 @@ def deployed(tmp_path):
     )
 
     def dry_run(**variables):
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "snakemake", "--profile", "profiles/local", "--dry-run"],
-            cwd=place,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-P", "-m", "snakemake", "--profile", "profiles/local"]
+        return programs.run([*command, "--dry-run"], place, os.environ | variables)
 
     return dry_run
 
 
 @pytest.mark.long
 def test_snakedeploy_deploys_it_where_the_package_is_installed(deployed, tmp_path):
-    done = deployed(PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = well(deployed(PYTHONPATH=str(ROOT)))
     assert re.search(r"^page +1$", done.stdout + done.stderr, re.MULTILINE)
     (tmp_path / "workflow_lib.py").write_text("raise ImportError\n", encoding="utf-8")
     missing = deployed(PYTHONPATH=str(tmp_path))

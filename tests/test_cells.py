@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.conftest import ROOT
+from tests import shipped
 from workflow_lib import cells, feasibility
 from workflow_lib.plan import table
 from workflow_lib.records.degrees import Degrees
@@ -14,7 +14,7 @@ from workflow_lib.study import ConfigError, Files, load_study
 
 @pytest.fixture(scope="module")
 def sweeps():
-    return cells.expand_study(load_study(ROOT / "config"))
+    return shipped.sweeps()
 
 
 @pytest.fixture
@@ -384,7 +384,7 @@ def test_the_step_time_is_that_of_the_flops_at_the_expected_mfu(sweeps, nothing_
     multiplied = 174604259328 - 2048 * 12288
     flops = (6 * multiplied + 6 * 96 * 12288 * 2048) * 128 * 2048 * 4 / 3
     expected = flops * (1 + 3 / 128) / (32 * 989.4e12 * 0.4)
-    platform = load_study(ROOT / "config").platforms["h200"]
+    platform = shipped.study().platforms["h200"]
     cost = feasibility.estimate(planned.cell, platform)
     assert cost.step_time_s == pytest.approx(expected, rel=1e-9)
 

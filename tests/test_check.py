@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.conftest import ROOT
 from tests.launch import scripts
 from tests.launch.fake_slurm import Fake
+from tests.programs import well
 from workflow_lib import check
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError
@@ -44,13 +45,7 @@ def test_this_machine_passes_and_its_script_begins_as_a_runs(tmp_path, capsys):
     other = platform.model_copy(update={"python": "python3"})
     assert not check.is_passed(tmp_path, "local", other)
     script = (path.parent / "job.sh").read_text(encoding="utf-8")
-    checked = subprocess.run(
-        [str(Path(sys.executable).parent / "shellcheck"), str(path.parent / "job.sh")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stdout
+    well(programs.run([Path(sys.executable).with_name("shellcheck"), path.parent / "job.sh"]))
     run = scripts.write(scripts.planned("smoke-local").cell, platform, ROOT, tmp_path)
     of_run = (run.run_directory / "job.sh").read_text(encoding="utf-8")
     begins = "the site's environment\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import well
 from workflow_lib.damage import damaged_in_runs
 from workflow_lib.records.checksums import damaged, write_checksums
 from workflow_lib.records.outcomes import Outcome, OutcomeRecord
@@ -27,8 +28,7 @@ def made(tmp_path: Path) -> list[Path]:
 
 def test_sha256sum_reads_them(tmp_path, made):
     command = ["sha256sum", "--check", "--strict", ".made.sha256"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(subprocess.run(command, cwd=tmp_path, capture_output=True, check=False))
 
 
 def test_what_is_as_it_was_made_is_not_damaged(tmp_path, made):

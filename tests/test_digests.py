@@ -43,7 +43,7 @@ def write(
     table.write_parquet(rebuilt / RESULTS / "runs.parquet")
 
 
-def test_columns_keys_and_figures_are_compared_and_nothing_else(rebuilt: Path) -> None:
+def test_columns_keys_and_figures_are_compared_and_nothing_else(rebuilt):
     assert list(digests.digests(rebuilt)) == [
         ("power.svg", ""),
         ("runs.parquet", "loss"),
@@ -52,13 +52,13 @@ def test_columns_keys_and_figures_are_compared_and_nothing_else(rebuilt: Path) -
     ]
 
 
-def test_what_is_written_is_read(rebuilt: Path, tmp_path: Path) -> None:
+def test_what_is_written_is_read(rebuilt, tmp_path):
     made = digests.digests(rebuilt)
     digests.write(tmp_path / "products.csv", made)
     assert digests.read(tmp_path / "products.csv") == made
 
 
-def test_a_new_column_hides_no_changed_one(rebuilt: Path) -> None:
+def test_a_new_column_hides_no_changed_one(rebuilt):
     before = digests.digests(rebuilt)
     columns: dict[str, list[float | None]] = {
         "power_w": [690.6, None],
@@ -73,7 +73,7 @@ def test_a_new_column_hides_no_changed_one(rebuilt: Path) -> None:
     ]
 
 
-def test_another_reason_code_or_type_is_a_change(rebuilt: Path) -> None:
+def test_another_reason_code_or_type_is_a_change(rebuilt):
     before = digests.digests(rebuilt)
     write(rebuilt, {"power_w": [690.5, None], "loss": [2.5, 2.25]}, {"power_w": "lost"})
     changed = digests.differences(before, digests.digests(rebuilt))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import polars as pl
 import pytest
 
 from docs import generate
+from tests import programs
 from workflow_lib.__main__ import COMMANDS as TRIPTYCH
 from workflow_lib.archive.rebuild import Rebuilt, described
 from workflow_lib.cells import expand_study
@@ -267,14 +267,8 @@ def typed(command, directory):
     """Types a command where ``directory`` is the clone, without its run of Snakemake."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     lines = [line for line in command.splitlines(keepends=True) if "snakemake --" not in line]
-    done = subprocess.run(
-        ["bash", "-e", "-c", "".join(lines)],
-        cwd=directory,
-        env=environment | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment |= {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    done = programs.run(["bash", "-e", "-c", "".join(lines)], directory, environment)
     assert done.returncode == 0, f"{command}{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -18,6 +18,7 @@ import pytest
 
 from docs import digests, evidence
 from research.pages import findings, provenance, sweeps, verdicts
+from tests.texts import edit
 from workflow_lib import audit
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
@@ -92,8 +93,7 @@ def test_pages_say_what_the_tables_hold(rebuilt, tmp_path, monkeypatch):
     (tmp_path / "old.md").write_text("<!-- Made by … --> of another sweep", encoding="utf-8")
     (tmp_path / "written.md").write_text("by hand, without an archive", encoding="utf-8")
     assert evidence.stale(rebuilt) == [findings.NAME, "old.md"]
-    text = verdicts.README.read_text(encoding="utf-8")
-    verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
+    edit(verdicts.README, " more than the next", " less than the next")
     assert "README.md" in evidence.stale(rebuilt)
 
 

@@ -2,20 +2,19 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.made_cells import made_cell, made_training
+from tests import shipped
+from tests.made_cells import HARDWARE, TRAINING, made_cell
 from workflow_lib import feasibility, formulas
-from workflow_lib.records.cell import Hardware, Telemetry
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.study import load_study
 
 MODEL = Model("llama3-8b", "llama", 32, 4096, 14336, 32, 8, 8192, 128256)
-HARDWARE = Hardware("h200", "H200", 8, 1, None, 1e15, None, None, ("unknown",) * 8)
+PLAIN = replace(TRAINING, global_batch_size=16, warmup_steps=2, measured_steps=8)
+H200 = replace(HARDWARE, gpu="H200", peak_bf16_flops_per_s=1e15)
 INFERENCE = {"workload": "inference", "generated_tokens": 192, "zero_stage": 0, "backend": "torch"}
 #: FLOP/s that are expected of a GPU
 RATE = 1e15 * 0.4
@@ -23,18 +22,12 @@ RATE = 1e15 * 0.4
 
 @pytest.fixture(scope="module")
 def platform():
-    return load_study(Path(__file__).parents[1] / "config").platforms["h200"]
+    return shipped.study().platforms["h200"]
 
 
 def a_cell(degrees=None, model=MODEL, **changes):
-    steps = {"global_batch_size": 16, "warmup_steps": 2, "measured_steps": 8}
-    return made_cell(
-        model=model,
-        degrees=degrees or Degrees(),
-        training=made_training(**steps | changes),
-        hardware=HARDWARE,
-        telemetry=Telemetry("simulated", 10.0, 30.0),
-    )
+    training = replace(PLAIN, **changes)
+    return made_cell(model=model, degrees=degrees or Degrees(), training=training, hardware=H200)
 
 
 def step_time_s(platform, degrees=None, model=MODEL, **changes):
@@ -144,7 +137,7 @@ def test_what_is_assumed_is_said(platform):
 
     assert source() == "assumed 40 % MFU"
     assert re.findall(r"\d+ %", source(**INFERENCE)) == ["40 %", "50 %"]
-    unknown = replace(a_cell(), hardware=replace(HARDWARE, peak_bf16_flops_per_s=None))
+    unknown = replace(a_cell(), hardware=replace(H200, peak_bf16_flops_per_s=None))
     assert feasibility.estimate(unknown, platform).step_time is None
 
 
@@ -158,7 +151,7 @@ def test_a_short_run_asks_for_a_quarter_of_an_hour_or_what_the_partition_takes(p
 
 
 def test_a_run_of_unknown_duration_asks_for_all_that_the_partition_takes(platform):
-    unknown = replace(HARDWARE, peak_bf16_flops_per_s=None)
+    unknown = replace(H200, peak_bf16_flops_per_s=None)
     cell = replace(a_cell(), hardware=unknown)
     cost = feasibility.estimate(cell, platform)
     assert (cost.run_time_s, cost.time_limit_min) == (None, platform.time_limit_max_min)
@@ -181,7 +174,7 @@ def test_an_unknown_bandwidth_gives_no_estimate(platform):
     ],
 )
 def test_fp8_runs_where_a_gpu_has_units_for_it_or_any_will_do(platform, gpu, peak, refused):
-    hardware = replace(HARDWARE, gpu=gpu, peak_fp8_flops_per_s=peak)
+    hardware = replace(H200, gpu=gpu, peak_fp8_flops_per_s=peak)
     cell = replace(a_cell(Degrees(dp=8), precision="fp8", backend="torch"), hardware=hardware)
 
     reason = feasibility.infeasibility(cell, platform, 8)
@@ -192,7 +185,7 @@ def test_fp8_runs_where_a_gpu_has_units_for_it_or_any_will_do(platform, gpu, pea
 
 
 def test_a_step_in_fp8_is_estimated_at_its_own_peak(platform):
-    hardware = replace(HARDWARE, peak_fp8_flops_per_s=2 * HARDWARE.peak_bf16_flops_per_s)
+    hardware = replace(H200, peak_fp8_flops_per_s=2 * H200.peak_bf16_flops_per_s)
     cell = replace(a_cell(precision="fp8", backend="torch"), hardware=hardware)
 
     assert feasibility.estimate(cell, platform).step_time_s == pytest.approx(

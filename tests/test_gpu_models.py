@@ -1,7 +1,5 @@
 """Names of GPUs: what is which model, and what is known of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib import gpu_models

@@ -1,7 +1,5 @@
 """The Grafana dashboard asks for metrics and labels that `triptych metrics` writes."""
 
-from __future__ import annotations
-
 import json
 import re
 

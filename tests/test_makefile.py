@@ -10,24 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.conftest import ROOT
 
 
 def command_of(*arguments: str) -> str:
     """The command that make would run, on a machine where everything is installed."""
-    done = subprocess.run(
-        [
-            "make",
-            "--dry-run",
-            "--silent",
-            *(f"--old-file=.venv/.installed{kind}" for kind in ("", "-analysis")),
-            *arguments,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    installed = (f"--old-file=.venv/.installed{kind}" for kind in ("", "-analysis"))
+    done = programs.run(["make", "--dry-run", "--silent", *installed, *arguments])
+    done.check_returncode()
     # A command may go over several lines.
     return " ".join(done.stdout.replace("\\\n", " ").splitlines()[-1].split())
 
@@ -76,7 +67,7 @@ def test_status_reads_the_results_that_make_is_given(tmp_path):
 def test_where_no_environment_can_be_made_it_is_said_what_else_to_do(tmp_path):
     place = tmp_path / "none" / ".venv"
     command = ["make", f"PYTHON={sys.executable}", f"VENV={place}", "plan"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = programs.run(command)
     assert done.returncode
     assert f"{place} cannot be made: {place.parent} is" in done.stderr
     assert "make VENV=/tmp/" in done.stderr
@@ -89,9 +80,7 @@ def test_commands_of_the_environment_find_the_package_elsewhere(tmp_path):
     subprocess.run(make, cwd=ROOT, check=True, capture_output=True)
     found = [python, "-c", "import workflow_lib; print(workflow_lib.__file__)"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        found, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
+    done = programs.run(found, tmp_path, environment)
     assert Path(done.stdout.strip()) == ROOT / "workflow_lib" / "__init__.py"
 
 
@@ -106,13 +95,8 @@ def test_an_installation_says_in_a_file_how_it_ended(tmp_path, package, code, sa
     """As without a network: pip looks in no index."""
     pins = tmp_path / "pins.txt"
     pins.write_text(f"{package}\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "envs/install.py", str(pins)],
-        cwd=ROOT,
-        env=os.environ | {"PIP_NO_INDEX": "1"},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "envs/install.py", str(pins)]
+    done = programs.run(command, env=os.environ | {"PIP_NO_INDEX": "1"})
     assert done.returncode == code
     last = (done.stderr or done.stdout).splitlines()[-1]
     assert said in last

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.made_cells import made_training
+from tests import shipped
+from tests.made_cells import TRAINING
 from tests.training import orders
 from workflow_lib import activation_memory, memory
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.study import load_study
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,13 +79,13 @@ MODEL = Model("llama3-8b-8l", "llama", 8, 4096, 14336, 32, 8, 8192, 128256)
 TINY = Model("tiny", "llama", 4, 4, 8, 2, 1, 8, 10)
 
 
-def training(zero_stage=1, recomputation="full", **changes):
-    options = {"zero_stage": zero_stage, "recomputation": recomputation, "global_batch_size": 16}
-    return made_training(**options | changes)
+def training(zero_stage=1, **changes):
+    plain = {"recomputation": "full", "global_batch_size": 16}
+    return replace(TRAINING, zero_stage=zero_stage, **(plain | changes))
 
 
 def of_study(name, layers, degrees, options):
-    model = replace(load_study(ROOT / "config").models[name].record(name), layers=layers)
+    model = replace(shipped.study().models[name].record(name), layers=layers)
     plain = {"recomputation": "none", "sequence_parallel": degrees.tp > 1}
     return memory.estimate(model, degrees, training(**{**plain, **options}))
 
@@ -170,7 +170,7 @@ def test_layouts_that_set_no_constant_are_within_five_percent(model, options, us
 
 
 def test_a_layout_that_ran_out_of_memory_was_not_recommended():
-    model = replace(load_study(ROOT / "config").models["llama3-70b"].record("llama3-70b"), layers=2)
+    model = replace(shipped.study().models["llama3-70b"].record("llama3-70b"), layers=2)
     options = {**COMPILED, "recomputation": "selective", "global_batch_size": 4}
     assert memory.estimate(model, Degrees(), training(**options)).fits(85.0e9) == "perhaps"
 
@@ -451,9 +451,8 @@ def test_adapters_leave_the_weights_without_states():
 
 
 def test_generation_keeps_keys_and_values_instead():
-    cell = training(
-        0, "none", backend="torch", workload="inference", generated_tokens=128, micro_batch_size=4
-    )
+    generates = {"workload": "inference", "generated_tokens": 128, "micro_batch_size": 4}
+    cell = training(0, recomputation="none", backend="torch", **generates)
     estimate = memory.estimate(MODEL, Degrees(), cell)
     # 8 layers, keys and values of 8 heads of 128, all 16 sequences of 8192 tokens, 2 B.
     assert estimate.cache == 8 * 2 * 1024 * 16 * 8192 * 2

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests import programs
 from tests.analysis.synthetic_run import Run
 from tests.conftest import ROOT
 from tests.live.running import CAUSE, CELL, NOW, write
@@ -123,7 +123,7 @@ def test_nothing_at_all_is_counts_of_0(tmp_path):
 
 def call(*argv):
     command = [sys.executable, "-m", "workflow_lib", "metrics", *map(str, argv)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return programs.run(command)
 
 
 def test_a_site_has_the_file_replaced_whole(tmp_path):

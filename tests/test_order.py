@@ -1,7 +1,5 @@
 """The order in which runs are submitted."""
 
-from __future__ import annotations
-
 import json
 import random
 

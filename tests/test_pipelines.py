@@ -1,24 +1,21 @@
 """Layers divided by work, against every other way to divide them; and how much schedules idle."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
-from pathlib import Path
 
 import pytest
 
+from tests import shipped
 from tests.training import orders
 from tests.training.cells import TRAINING
 from workflow_lib import formulas, pipelines
 from workflow_lib.records.degrees import Degrees
-from workflow_lib.study import load_study
 
 #: those whose parameters somebody published: the study's
 MODELS = {
     name: model.record(name)
-    for name, model in load_study(Path(__file__).parents[1] / "config").models.items()
+    for name, model in shipped.study().models.items()
     if model.published is not None
 }
 

@@ -14,7 +14,9 @@ import polars as pl
 import pytest
 import yaml
 
+from tests import shipped
 from tests.conftest import ROOT
+from tests.made_sweeps import made_sweep
 from workflow_lib import cells, plan
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.launch.rendering import render_run
@@ -30,8 +32,7 @@ from workflow_lib.results import run_directory
 from workflow_lib.study import Files, load_study
 from workflow_lib.table_files import read_table
 
-STUDY = load_study(Path("config"))
-SWEEPS = cells.expand_study(STUDY)
+STUDY, SWEEPS = shipped.study(), shipped.sweeps()
 
 
 def planned(sweep, **wanted):
@@ -211,29 +212,15 @@ def test_a_sweep_for_all_platforms_keeps_its_name_where_there_is_only_one(study_
 
 def written(directory: Path, name: str, **changes: object) -> None:
     """A sweep of one tiny model on h200, or what differs from it."""
-    sweep = {
-        "description": "made up",
-        "platforms": ["h200"],
-        "repeats": 3,
-        "data": "synthetic",
-        "protocol": {
-            "warmup_steps": 2,
-            "measured_steps": 10,
-            "idle_baseline_s": 2,
-            "sample_rate_hz": 10,
-        },
-        "training": {
-            "global_batch_size": 16,
-            "micro_batch_size": 1,
-            "precision": "bf16",
-            "zero_stage": 1,
-            "recomputation": "none",
-            "overlap": False,
-            "learning_rate": 1.0e-4,
-            "seed": 1,
-        },
-        "matrix": [{"models": "llama3-8b", "gpus": 8, "tp": 8}],
-    }
+    sweep = made_sweep(
+        "made up",
+        {"warmup_steps": 2, "measured_steps": 10, "idle_baseline_s": 2},
+        {"micro_batch_size": 1, "global_batch_size": 16, "precision": "bf16"}
+        | {"learning_rate": 1.0e-4},
+        platforms=["h200"],
+        repeats=3,
+        matrix=[{"models": "llama3-8b", "gpus": 8, "tp": 8}],
+    )
     (directory / "sweeps" / f"{name}.yaml").write_text(yaml.safe_dump(sweep | changes))
 
 
@@ -254,7 +241,7 @@ def three_sweeps(study_directory: Path) -> Path:
 
 def printed(capsys, *arguments: str) -> str:
     """What ``python -m workflow_lib.plan`` prints."""
-    assert plan.main(arguments) == 0
+    assert plan.main([*arguments]) == 0
     return capsys.readouterr().out
 
 

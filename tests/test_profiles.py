@@ -1,22 +1,20 @@
 """Each platform on Slurm has a profile, made from one template."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 
 import pytest
 import yaml
 
+from tests import shipped
 from tests.conftest import ROOT
-from workflow_lib.study import load_study
 
 _spec = importlib.util.spec_from_file_location("register", ROOT / "profiles" / "register.py")
 register = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(register)
 
 
-PLATFORMS = load_study(ROOT / "config").platforms
+PLATFORMS = shipped.study().platforms
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The page that says in which order to read names files and directories that are there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

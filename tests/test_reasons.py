@@ -1,7 +1,5 @@
 """Reasons of nulls: a code has a sentence, values and a prefix, and comes back from a row."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

@@ -1,8 +1,6 @@
 """What looks like a secret, what a terminal gets, whose directories are trusted; and that no code
 of the project unpickles a file or has a shell read a value."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

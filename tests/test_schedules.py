@@ -1,7 +1,5 @@
 """The passes of pipelines' ranks against torch's own schedules, and steps by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from torch.distributed.pipelining import schedules as torchs

@@ -1,7 +1,5 @@
 """The schemas that editors check configuration files by: each file names its own, and keeps it."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema

@@ -1,7 +1,5 @@
 """Where runs are, told from what they left."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

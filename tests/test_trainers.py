@@ -9,25 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.made_sweeps import made_sweep
 from workflow_lib import plan
 from workflow_lib.cells import PlannedCell, expand_study
 from workflow_lib.study import load_study
 from workflow_lib.trainers import foreign
 
-SWEEP = {
-    "description": "A trainer of others",
-    "platforms": ["local"],
-    "repeats": 1,
-    "data": "synthetic",
-    "protocol": {
-        **{"warmup_steps": 2, "measured_steps": 8},
-        **{"idle_baseline_s": 0, "sample_rate_hz": 10, "profiled_steps": 2},
-    },
-    "training": {
-        **{"zero_stage": 0, "micro_batch_size": 2, "global_batch_size": 8, "precision": "fp32"},
-        **{"recomputation": "none", "overlap": False, "learning_rate": 1.0e-3, "seed": 1},
-    },
-}
+STEPS = {"warmup_steps": 2, "measured_steps": 8, "profiled_steps": 2}
+SWEEP = made_sweep("A trainer of others", STEPS, {"zero_stage": 0})
 WORDS = ["{python}", "x.py", "{layers}x{hidden_size}", "{sequence_length}", "{{{tp}}}", "{compile}"]
 WORDS += ["{family}", "{ffn_hidden_size}", "{attention_heads}{kv_heads}", "{vocabulary_size}"]
 WORDS += ["{micro_batches}", "{micro_batch_size}", "{zero_stage}", "{precision}", "{steps}"]
@@ -51,7 +40,7 @@ def planned(study_directory: Path) -> Planned:
     return plan
 
 
-def test_a_command_is_told_the_cell(planned: Planned) -> None:
+def test_a_command_is_told_the_cell(planned):
     cell = planned()
     assert cell.reason is None
     words = ("{python}", "x.py", "4x128", "128", "{1}", "false", "llama", "384", "42", "257")
@@ -63,7 +52,7 @@ def test_a_command_is_told_the_cell(planned: Planned) -> None:
     assert foreign.steps_of_a_run(planned(steps="calls").cell.training) == 10
 
 
-def test_nothing_is_estimated_of_another_trainers_memory(planned: Planned) -> None:
+def test_nothing_is_estimated_of_another_trainers_memory(planned):
     cell = planned()
     assert cell.estimate is not None
     assert cell.estimate.memory is None
@@ -91,9 +80,7 @@ def test_nothing_is_estimated_of_another_trainers_memory(planned: Planned) -> No
         ({"workload": "inference"}, {}, "workload"),
     ],
 )
-def test_a_cell_that_a_trainer_is_not_told_cannot_run(
-    planned: Planned, axes: dict[str, Any], keys: dict[str, Any], axis: str
-) -> None:
+def test_a_cell_that_a_trainer_is_not_told_cannot_run(planned, axes, keys, axis):
     cell = planned(axes, **keys)
     assert cell.reason is not None
     assert axis in cell.reason
@@ -117,15 +104,11 @@ def test_a_cell_that_a_trainer_is_not_told_cannot_run(
         ({"models": "gpt3-tiny"}, {"command": [*WORDS, "{model}"]}),
     ],
 )
-def test_what_it_is_told_or_has_by_itself_can_run(
-    planned: Planned, axes: dict[str, Any], keys: dict[str, Any]
-) -> None:
+def test_what_it_is_told_or_has_by_itself_can_run(planned, axes, keys):
     assert planned(axes, **keys).reason is None
 
 
-def test_a_cell_is_another_if_the_trainers_file_or_program_changes(
-    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_is_another_if_the_trainers_file_or_program_changes(planned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x.py").write_text("pass")
     ids = {planned(files=["x.py"]).cell.id, planned(files=["x.py"], steps="calls").cell.id}
@@ -136,9 +119,7 @@ def test_a_cell_is_another_if_the_trainers_file_or_program_changes(
     assert sum("mine" in each for each in ids) == 3
 
 
-def test_the_plan_says_what_differs(
-    planned: Planned, study_directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plan_says_what_differs(planned, study_directory, capsys):
     planned(differs="other weights")
     assert plan.main(["--sweep", "one", "--config", str(study_directory)]) == 0
     assert "other weights" in capsys.readouterr().out
@@ -159,14 +140,7 @@ def test_the_plan_says_what_differs(
         ({"trainer": "yours"}, {}, "matrix.0.trainer"),
     ],
 )
-def test_a_mistake_is_told_by_file_and_key(
-    planned: Planned,
-    axes: dict[str, Any],
-    keys: dict[str, Any],
-    key: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mistake_is_told_by_file_and_key(planned, axes, keys, key, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("here.py").write_text("pass")
     with pytest.raises(ValueError, match="yaml") as refused:

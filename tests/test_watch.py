@@ -1,7 +1,5 @@
 """``triptych watch`` shows runs as they go, in a terminal or once."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re
@@ -15,6 +13,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tests import programs
 from tests.analysis.synthetic_run import START, Run, cell
 from tests.conftest import ROOT
 from tests.live.running import CELL, NOW, paths_of, write
@@ -91,9 +90,7 @@ def test_of_many_failures_the_latest_are_shown_and_the_rest_counted(tmp_path):
 
 
 def call(*argv):
-    return subprocess.run(
-        [*WATCH, *map(str, argv)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    return programs.run([*WATCH, *map(str, argv)])
 
 
 def test_where_there_is_no_terminal_one_frame_is_printed(tmp_path):

@@ -1,8 +1,16 @@
-"""What a text or a page holds, apart from its wording."""
+"""What a text or a page holds, apart from its wording, and files that hold another one."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace a text in a file, which must hold it."""
+    text = path.read_text(encoding="utf-8")
+    assert old in text, f"{path} does not hold {old!r}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def lacking(text: object, *values: object) -> list[str]:

@@ -1,7 +1,5 @@
 """Many runs are reduced by few processes."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib.analysis import reduce

@@ -16,6 +16,7 @@ import pytest
 
 from tests.analysis.synthetic_run import assert_null, codes, write_csv
 from tests.telemetry.cells import NODE, make_cell
+from tests.texts import edit
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.launch.outcome import classify
 from workflow_lib.records.contract import STEPS, STEPS_REQUIRED, RankRecord
@@ -147,7 +148,7 @@ def test_a_run_with_no_more_than_what_is_required_is_judged_and_reduced(tmp_path
 
 def test_a_gpu_that_was_not_sampled_makes_telemetry_invalid(tmp_path):
     paths = foreign_run(tmp_path, "nvidia")
-    paths.rank(0).write_text(paths.rank(0).read_text().replace("aaaa", "cccc"))
+    edit(paths.rank(0), "aaaa", "cccc")
     ended = classify(paths, None)
     assert ended.outcome is Outcome.TELEMETRY_INVALID
     assert "GPU-cccc" in ended.cause
@@ -166,8 +167,7 @@ def test_a_rank_without_a_required_field_is_refused(tmp_path, name):
 @pytest.mark.parametrize("name", STEPS_REQUIRED)
 def test_steps_without_a_required_column_make_telemetry_invalid(tmp_path, name):
     paths = foreign_run(tmp_path, "simulated")
-    text = paths.rank_steps(1).read_text()
-    paths.rank_steps(1).write_text(text.replace(name, "other", 1))
+    edit(paths.rank_steps(1), name, "other")
     assert classify(paths, None).outcome is Outcome.TELEMETRY_INVALID
 
 

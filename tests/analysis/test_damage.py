@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.texts import edit
 from workflow_lib.analysis.__main__ import main
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records.paths import RunPaths
@@ -91,8 +92,7 @@ def rank_edited(paths: RunPaths, **fields: object) -> None:
 
 def in_one_replica_with_other_tokens(paths: RunPaths) -> None:
     rank_edited(paths, dp_rank=0)
-    text = paths.rank_steps(1).read_text(encoding="utf-8")
-    paths.rank_steps(1).write_text(text.replace(",32,", ",16,"), encoding="utf-8")
+    edit(paths.rank_steps(1), ",32,", ",16,")
 
 
 def without_the_last_step(paths: RunPaths) -> None:

@@ -1,7 +1,5 @@
 """The measures of an inference run, against their values by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib.records.reading import RecordError

@@ -68,8 +68,8 @@ def test_holes_are_where_nothing_was_read_for_too_long():
 
 
 def test_looks_are_those_of_one_window_over_a_real_recording(
-    recording: pl.DataFrame,  # noqa: F811
-) -> None:
+    recording,  # noqa: F811
+):
     began = recording["unix_time_s"][0]
     window = Window(began + 10.03, began + 41.77)
     quantities = {name: pl.col(name) for name in ("power_w", "temperature_c")}

@@ -1,7 +1,5 @@
 """A column that a file was given later is null in files that lack it; any other must be there."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib.analysis.samples import read_rows

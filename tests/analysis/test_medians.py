@@ -1,7 +1,5 @@
 """The interval about a median of few runs."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

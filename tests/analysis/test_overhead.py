@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.texts import edit
 from workflow_lib.analysis.overhead import Pair, _Block, _pair, slowdown_interval
 from workflow_lib.records.cell import Telemetry
 from workflow_lib.records.degrees import Degrees
@@ -166,8 +167,7 @@ def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path):
 
 def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path):
     paths = write_run(tmp_path, alternating(1), lambda rate, block: 1.0, ("a", "b"))
-    text = paths.sampler_blocks("b").read_text(encoding="utf-8")
-    paths.sampler_blocks("b").write_text(text.replace(",50.0,", ",10.0,"), encoding="utf-8")
+    edit(paths.sampler_blocks("b"), ",50.0,", ",10.0,")
     with pytest.raises(RecordError, match="10 Hz, 50 Hz"):
         rows_of(paths)
 

@@ -1,7 +1,5 @@
 """Tables are written whole or not at all."""
 
-from __future__ import annotations
-
 import resource
 
 import polars as pl

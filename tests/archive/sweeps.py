@@ -11,6 +11,7 @@ import yaml
 from tests.analysis.synthetic_run import Run
 from tests.analysis.traces.kineto import GEMM, collective, kernel, write
 from tests.conftest import ROOT
+from tests.made_sweeps import made_sweep
 from workflow_lib.archive.contents import make_products
 from workflow_lib.cells import Sweep, expand_study
 from workflow_lib.records.cell import Cell
@@ -21,36 +22,19 @@ from workflow_lib.results import PROFILED_RUN, run_directory
 from workflow_lib.study import load_study
 
 NAME = "made-up"
-SWEEP = {
-    "description": "Two GPUs that never were: “all” of it, & <more>",
-    "platforms": ["local"],
-    "repeats": 2,
-    "data": "synthetic",
-    "protocol": {
-        "warmup_steps": 1,
-        "measured_steps": 2,
-        "idle_baseline_s": 10,
-        "sample_rate_hz": 10,
-        "profiled_steps": 1,
-    },
-    "training": {
-        "global_batch_size": 4,
-        "micro_batch_size": 1,
-        "precision": "fp32",
-        "zero_stage": 1,
-        "recomputation": "none",
-        "overlap": False,
-        "learning_rate": 1.0e-3,
-        "seed": 1,
-    },
-    "matrix": [
+SWEEP = made_sweep(
+    "Two GPUs that never were: “all” of it, & <more>",
+    {"measured_steps": 2, "idle_baseline_s": 10, "profiled_steps": 1},
+    {"global_batch_size": 4, "micro_batch_size": 1},
+    repeats=2,
+    matrix=[
         {"models": "gpt3-tiny", "dp": 2, "zero_stage": [1, 2, 3]},
         {"models": "gpt3-tiny", "dp": 2, "recomputation": "full"},
         {"models": "gpt3-tiny", "dp": 1, "pp": 2},
         # A dense model has no experts to divide.
         {"models": "gpt3-tiny", "dp": 2, "ep": 2},
     ],
-}
+)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def references(entity: dict[str, Any]) -> Iterator[str]:
                 yield each["@id"]
 
 
-def test_the_descriptor_and_the_root_have_what_every_crate_must_have(graph) -> None:
+def test_the_descriptor_and_the_root_have_what_every_crate_must_have(graph):
     descriptor, root = graph["ro-crate-metadata.json"], graph["./"]
     assert (descriptor["@type"], descriptor["about"]) == ("CreativeWork", {"@id": "./"})
     assert descriptor["conformsTo"] == {"@id": SPECIFICATION}
@@ -59,7 +59,7 @@ def test_the_descriptor_and_the_root_have_what_every_crate_must_have(graph) -> N
     assert isinstance(root["license"], str)
 
 
-def test_files_exist_and_are_as_large_as_they_say(graph, payload: dict[str, int]) -> None:
+def test_files_exist_and_are_as_large_as_they_say(graph, payload):
     files = [entity for entity in graph.values() if entity["@type"] == "File"]
     listed = {unquote(file["@id"]): int(file["contentSize"]) for file in files}
     of_runs = {name for name in payload if name.startswith("results/cells/")}
@@ -68,7 +68,7 @@ def test_files_exist_and_are_as_large_as_they_say(graph, payload: dict[str, int]
     assert all(file["encodingFormat"] and file["description"] for file in files)
 
 
-def test_runs_are_directories_that_exist(graph, payload: dict[str, int]) -> None:
+def test_runs_are_directories_that_exist(graph, payload):
     runs = [e["@id"] for e in graph.values() if e["@type"] == "Dataset" and e["@id"] != "./"]
     assert len(runs) == 6
     of_runs = {name for name in payload if name.startswith("results/cells/")}
@@ -77,14 +77,14 @@ def test_runs_are_directories_that_exist(graph, payload: dict[str, int]) -> None
     assert all(any(name.startswith(unquote(run)) for run in runs) for name in of_runs)
 
 
-def test_the_root_leads_to_all_data_and_whatever_is_referred_to_is_described(graph) -> None:
+def test_the_root_leads_to_all_data_and_whatever_is_referred_to_is_described(graph):
     data = {e["@id"] for e in graph.values() if e["@type"] in ("File", "Dataset")} - {"./"}
     assert {part["@id"] for part in graph["./"]["hasPart"]} == data
     referred = {reference for entity in graph.values() for reference in references(entity)}
     assert referred - graph.keys() == {SPECIFICATION}
 
 
-def test_names_are_those_of_the_crates_context(graph) -> None:
+def test_names_are_those_of_the_crates_context(graph):
     """Terms that https://w3id.org/ro/crate/1.2/context defines, of those that are used here."""
     terms = {
         *("CreateAction", "CreativeWork", "Dataset", "File", "SoftwareApplication"),
@@ -97,7 +97,7 @@ def test_names_are_those_of_the_crates_context(graph) -> None:
     assert used | {entity["@type"] for entity in graph.values()} <= terms
 
 
-def test_actions_say_what_was_made_from_what(graph) -> None:
+def test_actions_say_what_was_made_from_what(graph):
     measuring, analysing = graph["#measuring"], graph["#analysing"]
     page = f"results/sweeps/{NAME}/report.html"
     assert {"@id": f"config/sweeps/{NAME}.yaml"} in measuring["object"]
@@ -114,7 +114,7 @@ def described(licence: str | None) -> dict[str, Any]:
     return {entity["@id"]: entity for entity in crate["@graph"]}
 
 
-def test_a_chosen_licence_is_referred_to() -> None:
+def test_a_chosen_licence_is_referred_to():
     own = "https://example.org/terms"
     for licence, address in (("CC-BY-4.0", "https://spdx.org/licenses/CC-BY-4.0"), (own, own)):
         graph = described(licence)
@@ -122,7 +122,7 @@ def test_a_chosen_licence_is_referred_to() -> None:
         assert graph[address]["name"] == licence
 
 
-def test_times_are_of_the_first_and_the_last_run_and_ids_are_addresses() -> None:
+def test_times_are_of_the_first_and_the_last_run_and_ids_are_addresses():
     graph = described(None)
     measuring = graph["#measuring"]
     assert measuring["startTime"] == "2023-11-14T22:13:20+00:00"

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_series_equal
 
-from tests.archive.sweeps import NAME, Study
+from tests.archive.sweeps import NAME
 from tests.conftest import ROOT
 from workflow_lib.archive import pack as packing
 from workflow_lib.archive.bag import ArchiveError
@@ -54,9 +54,7 @@ def then(table: str) -> pl.DataFrame:
 
 @pytest.mark.long
 @pytest.mark.parametrize("table", ["runs", "cells", "gpus", "steps", "series"])
-def test_an_archive_of_version_0_1_gives_the_values_that_it_holds(
-    rebuilt: tuple[Rebuilt, SweepPaths], table: str
-) -> None:
+def test_an_archive_of_version_0_1_gives_the_values_that_it_holds(rebuilt, table):
     before, now = then(table), pl.read_parquet(rebuilt[1].table(table))
     names = [name for name in before.columns if name in now.columns and name not in CHANGED]
     assert len(names) >= 0.9 * (len(before.columns) - len(CHANGED))
@@ -70,7 +68,7 @@ def test_an_archive_of_version_0_1_gives_the_values_that_it_holds(
 
 
 @pytest.mark.long
-def test_nothing_of_the_archive_is_left_out(rebuilt: tuple[Rebuilt, SweepPaths]) -> None:
+def test_nothing_of_the_archive_is_left_out(rebuilt):
     done, paths = rebuilt
     # A figure of a single cell compares nothing, so that it is no longer drawn.
     alone = [f"energy-mixtral-tiny.{kind}" for kind in ("pdf", "svg")]
@@ -79,7 +77,7 @@ def test_nothing_of_the_archive_is_left_out(rebuilt: tuple[Rebuilt, SweepPaths])
     assert paths.report.is_file()
 
 
-def test_a_record_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+def test_a_record_of_a_newer_version_is_refused(tmp_path):
     path = tmp_path / "cell.json"
     for other, named in ((CELL_FORMAT + 1, f"format {CELL_FORMAT + 1} by"), ("two", "'two'")):
         write_json(path, {"format": other, "new": "unknown"})
@@ -87,9 +85,7 @@ def test_a_record_of_a_newer_version_is_refused(tmp_path: Path) -> None:
             read_record(path, Cell)
 
 
-def test_an_archive_of_a_newer_version_is_refused(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_of_a_newer_version_is_refused(study, tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "ARCHIVE_FORMAT", ARCHIVE_FORMAT + 1)
     newer = tmp_path / "newer.zip"
     day = date(2026, 1, 31)

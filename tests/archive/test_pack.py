@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import texts
 from tests.archive.sweeps import NAME, Study, write_run, write_study
 from tests.conftest import ROOT
 from tests.texts import lacking
@@ -53,10 +54,7 @@ def refused(study: Study, *named: object, **options: object) -> None:
 
 
 def edit(study: Study, old: str, new: str) -> None:
-    path = study.config / "sweeps" / f"{NAME}.yaml"
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
+    texts.edit(study.config / "sweeps" / f"{NAME}.yaml", old, new)
 
 
 def names(archive: Path) -> set[str]:
@@ -66,7 +64,7 @@ def names(archive: Path) -> set[str]:
     return {part[2] for part in parts if part[1] == "data"}
 
 
-def test_an_archive_holds_all_that_the_sweep_is_made_of(study: Study, archive: Path) -> None:
+def test_an_archive_holds_all_that_the_sweep_is_made_of(study, archive):
     found = names(archive)
     for number in (1, 2):
         directory = study.run(0, number).directory.relative_to(study.directory).as_posix()
@@ -91,7 +89,7 @@ def test_an_archive_holds_all_that_the_sweep_is_made_of(study: Study, archive: P
     assert checkout_and_sweep <= found
 
 
-def test_locks_and_what_is_not_of_the_sweep_stay_out(planned: Study) -> None:
+def test_locks_and_what_is_not_of_the_sweep_stay_out(planned):
     other = planned.run(0, 1).directory.parent / "run7" / "cell.json"
     write_json(other, {"of": "another sweep, with more repeats"})
     (planned.config / "platforms" / "key.pem").write_text("a secret", encoding="utf-8")
@@ -100,9 +98,7 @@ def test_locks_and_what_is_not_of_the_sweep_stay_out(planned: Study) -> None:
     assert [name for name in found if "/." in name or "run7" in name or "key" in name] == []
 
 
-def test_of_the_configuration_it_holds_what_the_sweep_uses_and_nothing_else(
-    tmp_path: Path,
-) -> None:
+def test_of_the_configuration_it_holds_what_the_sweep_uses_and_nothing_else(tmp_path):
     """As of a checkout, which has platforms and models of others."""
     study = write_study(tmp_path)
     shutil.rmtree(study.config / "models")
@@ -119,7 +115,7 @@ def test_of_the_configuration_it_holds_what_the_sweep_uses_and_nothing_else(
     }
 
 
-def test_what_is_made_from_other_files_is_known_by_its_name() -> None:
+def test_what_is_made_from_other_files_is_known_by_its_name():
     run = "results/cells/local/tiny/tp1_0/run1"
     products = [
         *("results/sweeps/demo/runs.parquet", "results/sweeps/demo/figures/power.pdf"),
@@ -132,7 +128,7 @@ def test_what_is_made_from_other_files_is_known_by_its_name() -> None:
     assert [name for name in products + raw if is_product(name)] == products
 
 
-def test_it_bears_the_day_of_the_last_run_unless_told(planned: Study) -> None:
+def test_it_bears_the_day_of_the_last_run_unless_told(planned):
     refused(planned, NAME, "--published 2026-01-31", published=None)
     paths = planned.run(0, 1)
     ended = read_outcome(paths)
@@ -147,7 +143,7 @@ def test_it_bears_the_day_of_the_last_run_unless_told(planned: Study) -> None:
     assert dates == {(2023, 11, 14, 0, 0, 0)}
 
 
-def test_a_run_that_was_submitted_and_has_no_end_is_packed_only_where_told(planned: Study) -> None:
+def test_a_run_that_was_submitted_and_has_no_end_is_packed_only_where_told(planned):
     paths = planned.run(0, 1)
     paths.outcome.unlink()
     packed(planned)
@@ -159,13 +155,13 @@ def test_a_run_that_was_submitted_and_has_no_end_is_packed_only_where_told(plann
     assert f"{run}/outcome.json" not in found
 
 
-def test_a_link_is_refused_as_it_may_lead_to_anything(planned: Study) -> None:
+def test_a_link_is_refused_as_it_may_lead_to_anything(planned):
     link = planned.run(0, 1).logs / "more.log"
     link.symlink_to("/etc/hostname")
     refused(planned, link, "link")
 
 
-def test_tables_that_do_not_know_a_runs_end_are_refused(planned: Study) -> None:
+def test_tables_that_do_not_know_a_runs_end_are_refused(planned):
     """As where somebody packs while the workflow still trains."""
     sweep = planned.results / "sweeps" / NAME
     collect(sweep / "plan.parquet", planned.results, sweep)
@@ -175,14 +171,14 @@ def test_tables_that_do_not_know_a_runs_end_are_refused(planned: Study) -> None:
     refused(planned, sweep / "runs.parquet", f"run 2 of {cell.id}")
 
 
-def test_a_plan_of_another_configuration_is_refused(planned: Study) -> None:
+def test_a_plan_of_another_configuration_is_refused(planned):
     edit(planned, "repeats: 2", "repeats: 3")
     refused(planned, "plan.parquet", planned.config, "--config")
     assert not (planned.directory / "packed.zip").exists()
 
 
 @pytest.mark.parametrize("size", [3, 5])
-def test_a_file_that_changes_while_it_is_packed_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_file_that_changes_while_it_is_packed_is_refused(tmp_path, size):
     path = tmp_path / "a.csv"
     path.write_text("four", encoding="utf-8")
     with pytest.raises(ArchiveError, match=f"{size} bytes .* 4:"):
@@ -212,14 +208,12 @@ def places(planned: Study) -> list[str]:
         (["pack", "--sweep", NAME, "--output", "."], 1, ["--output .", f" {NAME}.zip"]),
     ],
 )
-def test_a_mistake_is_named_with_what_is_right(
-    places: list[str], capsys, arguments: list[str], status: int, named: list[str]
-) -> None:
+def test_a_mistake_is_named_with_what_is_right(places, capsys, arguments, status, named):
     found = status_of([arguments[0], *places, *arguments[1:]])
     assert (found, lacking(capsys.readouterr().err, *named)) == (status, [])
 
 
-def test_what_an_archive_lacks_is_printed(planned: Study, places: list[str], capsys) -> None:
+def test_what_an_archive_lacks_is_printed(planned, places, capsys):
     assert main(["pack", "--sweep", NAME, *places]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith(f"{planned.results}/archives/{NAME}.zip: 1 run, ")
@@ -232,9 +226,7 @@ def test_what_an_archive_lacks_is_printed(planned: Study, places: list[str], cap
     assert "licence" not in capsys.readouterr().out
 
 
-def test_who_packs_a_sweep_on_text_is_told_that_its_tokens_stay_behind(
-    planned: Study, places: list[str], capsys
-) -> None:
+def test_who_packs_a_sweep_on_text_is_told_that_its_tokens_stay_behind(planned, places, capsys):
     shutil.copy(ROOT / "config/data/python-sources.yaml", planned.config / "data")
     edit(planned, "data: synthetic", "data: python-sources")
     write_run(write_plan(planned).run(0, 1), planned.sweep.cells[0].cell, Outcome.COMPLETED)

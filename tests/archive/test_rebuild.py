@@ -57,9 +57,7 @@ def shown(names):
     return {name for name in names if not Path(name).name.startswith(".")}
 
 
-def test_elsewhere_at_another_time_as_another_user_everything_is_the_same(
-    study: Study, archive: Path, tmp_path: Path
-) -> None:
+def test_elsewhere_at_another_time_as_another_user_everything_is_the_same(study, archive, tmp_path):
     into = tmp_path / "else where" / "rebuilt"
     done = subprocess.run(
         [sys.executable, "-c", _ELSEWHERE, "rebuild", str(archive), "--into", str(into)],
@@ -86,9 +84,7 @@ def test_elsewhere_at_another_time_as_another_user_everything_is_the_same(
         assert (into / name).read_bytes() == (study.directory / name).read_bytes(), name
 
 
-def test_the_same_sweep_is_packed_into_the_same_bytes(
-    study: Study, archive: Path, tmp_path: Path
-) -> None:
+def test_the_same_sweep_is_packed_into_the_same_bytes(study, archive, tmp_path):
     os.utime(study.run(0, 1).cell)
     again = pack_to(tmp_path / archive.name, study)
     assert again.read_bytes() == archive.read_bytes()
@@ -99,7 +95,7 @@ def pack_to(path: Path, study: Study) -> Path:
     return path
 
 
-def test_what_differs_is_named_with_what_may_be_why(tmp_path: Path) -> None:
+def test_what_differs_is_named_with_what_may_be_why(tmp_path):
     """The archive of somebody whose page was another, and whose matplotlib was."""
     study = write_study(tmp_path / "here")
     finish(study)
@@ -123,8 +119,8 @@ def test_what_differs_is_named_with_what_may_be_why(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_the_evidence_without_tables_leads_to_make_evidence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     """One that holds only raw files and the plan, as most of evidence/ do."""
     study = write_study(tmp_path / "here")
     finish(study)
@@ -151,8 +147,8 @@ def test_an_archive_of_the_evidence_without_tables_leads_to_make_evidence(
 
 @pytest.mark.long
 def test_what_pack_printed_is_rebuilt_by_name_by_path_and_again(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+    study, tmp_path, monkeypatch, capsys
+):
     """As one types it: make archive, then make rebuild with what that printed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(study.results)
@@ -179,8 +175,8 @@ def test_what_pack_printed_is_rebuilt_by_name_by_path_and_again(
 
 
 def test_an_archive_that_is_not_there_is_answered_with_those_that_are(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+    archive, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evidence").mkdir()
     shutil.copy(archive, tmp_path / "evidence" / "mine.zip")
@@ -189,9 +185,7 @@ def test_an_archive_that_is_not_there_is_answered_with_those_that_are(
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_nothing_but_an_earlier_rebuild_is_replaced(
-    archive: Path, tmp_path: Path, capsys, link: bool
-) -> None:
+def test_nothing_but_an_earlier_rebuild_is_replaced(archive, tmp_path, capsys, link):
     into = tmp_path / "into"
     if link:
         assert main(["rebuild", str(archive), "--into", str(tmp_path / "rebuilt")]) == 0
@@ -209,7 +203,7 @@ def test_nothing_but_an_earlier_rebuild_is_replaced(
 
 
 @pytest.mark.long
-def test_a_damaged_archive_replaces_nothing(archive: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_replaces_nothing(archive, tmp_path):
     into = tmp_path / "into"
     assert main(["rebuild", str(archive), "--into", str(into)]) == 0
     before = files_below(into)

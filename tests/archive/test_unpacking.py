@@ -73,7 +73,7 @@ def sealed(archive: Path, files: dict[str, bytes]) -> Path:
 # ------------------------------------------------------------------------------------- as packed
 
 
-def test_a_bag_is_unpacked_as_it_was(archive: Path) -> None:
+def test_a_bag_is_unpacked_as_it_was(archive):
     bag = unpacked(archive)
     into = archive.parent / "into"
     files = [path for path in into.rglob("*") if path.is_file()]
@@ -84,7 +84,7 @@ def test_a_bag_is_unpacked_as_it_was(archive: Path) -> None:
     assert bag.information["Payload-Oxum"] == f"{sum(map(len, texts.values()))}.3"
 
 
-def test_what_is_not_wanted_is_checked_and_not_written(archive: Path) -> None:
+def test_what_is_not_wanted_is_checked_and_not_written(archive):
     into = archive.parent / "into"
     unpack(archive, into, lambda name: name.startswith("config/"), 1e6)
     assert [path.name for path in into.iterdir()] == ["config"]
@@ -97,7 +97,7 @@ def test_what_is_not_wanted_is_checked_and_not_written(archive: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum")
-def test_the_manifest_is_one_to_sha256sum(archive: Path, tmp_path: Path) -> None:
+def test_the_manifest_is_one_to_sha256sum(archive, tmp_path):
     files = contents(archive)
     lines = [
         line
@@ -117,18 +117,18 @@ def test_the_manifest_is_one_to_sha256sum(archive: Path, tmp_path: Path) -> None
     assert len(lines) == 2
 
 
-def test_a_bag_that_a_desktop_packed_again_is_still_one(archive: Path) -> None:
+def test_a_bag_that_a_desktop_packed_again_is_still_one(archive):
     files = {"made up/": b"", "made up/data/": b"", **contents(archive)}
     assert unpacked(written(archive, dict(sorted(files.items(), reverse=True))))
 
 
-def test_a_place_that_cannot_be_made_is_named_as_it_was_given(archive: Path) -> None:
+def test_a_place_that_cannot_be_made_is_named_as_it_was_given(archive):
     with pytest.raises(FileNotFoundError) as caught:
         unpack(archive, Path("/proc/x"), lambda name: True, 1e9)
     assert caught.value.filename == "/proc/x"
 
 
-def test_an_existing_directory_is_left_alone(archive: Path) -> None:
+def test_an_existing_directory_is_left_alone(archive):
     into = archive.parent / "into"
     into.mkdir()
     refused(archive, f"{into} exists", "--into")
@@ -161,9 +161,7 @@ _SUMS, _TAG_SUMS = "manifest-sha256.txt", "tagmanifest-sha256.txt"
         ),
     ],
 )
-def test_a_file_that_was_changed_removed_or_added_is_named(
-    archive: Path, changes: dict[str, bytes | None], named: list[str]
-) -> None:
+def test_a_file_that_was_changed_removed_or_added_is_named(archive, changes, named):
     files = contents(archive)
     for name, added in changes.items():
         before = files.pop(f"made up/{name}", b"")
@@ -172,7 +170,7 @@ def test_a_file_that_was_changed_removed_or_added_is_named(
     refused(written(archive, files), *named)
 
 
-def test_a_damaged_byte_is_found_wherever_it_is(archive: Path) -> None:
+def test_a_damaged_byte_is_found_wherever_it_is(archive):
     """Either the archive is refused, or what it unpacks to is what was packed (where a date, or a
     field that nobody reads, was hit). Nothing else is raised.
     """
@@ -204,7 +202,7 @@ def patched(content: bytes, at: int, new: bytes, name: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("kept", [0, 10, 500, -30])
-def test_a_download_that_was_cut_off_is_refused(archive: Path, kept: int) -> None:
+def test_a_download_that_was_cut_off_is_refused(archive, kept):
     archive.write_bytes(archive.read_bytes()[:kept])
     refused(archive, "ZIP")
 
@@ -214,9 +212,7 @@ def test_a_download_that_was_cut_off_is_refused(archive: Path, kept: int) -> Non
     # A name that is not in the encoding of its flag, and an encrypted file.
     [((1 << 11).to_bytes(2, "little"), b"\xaa", "ZIP"), (b"\x01", b"m", "encrypted")],
 )
-def test_flags_of_what_is_not_read_are_refused(
-    archive: Path, flags: bytes, letter: bytes, named: str
-) -> None:
+def test_flags_of_what_is_not_read_are_refused(archive, flags, letter, named):
     archive.write_bytes(patched(patched(archive.read_bytes(), 8, flags), 46, letter))
     refused(archive, named)
 
@@ -232,16 +228,16 @@ def test_flags_of_what_is_not_read_are_refused(
         "made up/data/..\\..\\outside.txt",
     ],
 )
-def test_a_name_that_leads_elsewhere_is_refused(archive: Path, name: str) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(archive, name):
     refused(sealed(archive, contents(archive) | {name: b"harm"}), repr(name))
 
 
-def test_a_second_directory_at_the_top_is_refused(archive: Path) -> None:
+def test_a_second_directory_at_the_top_is_refused(archive):
     refused(sealed(archive, contents(archive) | {"another/data/x": b"harm"}), " 2 ")
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO])
-def test_links_and_devices_are_refused(archive: Path, kind: int) -> None:
+def test_links_and_devices_are_refused(archive, kind):
     entry = zipfile.ZipInfo("made up/data/config/link")
     entry.external_attr = (kind | 0o777) << 16
     with zipfile.ZipFile(archive, "a") as target:
@@ -249,33 +245,33 @@ def test_links_and_devices_are_refused(archive: Path, kind: int) -> None:
     refused(archive, "config/link'", "link or a device")
 
 
-def test_a_name_that_is_there_twice_is_refused(archive: Path) -> None:
+def test_a_name_that_is_there_twice_is_refused(archive):
     with zipfile.ZipFile(archive, "a") as target, pytest.warns(UserWarning, match="Duplicate"):
         target.writestr("made up/data/config/a.yaml", "name: b\n")
     refused(archive, "config/a.yaml'", "twice")
 
 
-def test_a_file_in_the_place_of_a_directory_is_refused(archive: Path) -> None:
+def test_a_file_in_the_place_of_a_directory_is_refused(archive):
     sealed(archive, contents(archive) | {"made up/data/config": b"no directory"})
     with pytest.raises(OSError, match="config"):
         unpacked(archive)
     assert not (archive.parent / "into").exists()
 
 
-def test_more_than_is_allowed_is_refused_before_anything_is_read(archive: Path) -> None:
+def test_more_than_is_allowed_is_refused_before_anything_is_read(archive):
     """A megabyte of zeros is a kilobyte in the archive."""
     sealed(archive, contents(archive) | {"made up/data/zeros": bytes(1 << 20)})
     refused(archive, "0.001 GB", "--maximum-gb", maximum_bytes=1e6)
     assert unpacked(archive, maximum_bytes=2e6)
 
 
-def test_more_than_the_disk_holds_is_refused(archive: Path, monkeypatch) -> None:
+def test_more_than_the_disk_holds_is_refused(archive, monkeypatch):
     usage = shutil.disk_usage(archive.parent)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     refused(archive, "0.0 GB", "--into")
 
 
-def test_a_file_that_is_longer_than_it_says_is_cut_off_and_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_longer_than_it_says_is_cut_off_and_refused(tmp_path):
     """Its header has a size of 10 bytes; a thousand follow."""
     archive = tmp_path / "made up.zip"
     write_bag(archive, {}, {}, {"zeros": "0" * 1000}, {}, 1.7e9)

@@ -1,9 +1,5 @@
 """Reduce against the same computation in pandas, on made-up runs of a whole study's kind."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from workflow_lib.analysis.collect import collect
@@ -17,7 +13,7 @@ from benchmarks.measuring import matrix
 
 
 @pytest.mark.long
-def test_reduce_and_pandas_agree_on_a_cell_of_64_gpus(tmp_path: Path) -> None:
+def test_reduce_and_pandas_agree_on_a_cell_of_64_gpus(tmp_path):
     runs = matrix.write_matrix(tmp_path, 1)
     assert len(runs) == matrix.REPEATS
     assert reduce_runs(runs, processes=1) == []

@@ -336,10 +336,6 @@ class Page:
         paper = {"paperWidth": 8.27, "paperHeight": 11.69}
         return base64.b64decode(self.command("Page.printToPDF", **paper)["data"])
 
-    def screenshot(self, path: Path) -> None:
-        """Write what the window shows as PNG."""
-        path.write_bytes(base64.b64decode(self.command("Page.captureScreenshot")["data"]))
-
 
 def _value(done: dict[str, Any]) -> Any:
     if "exceptionDetails" in done:

@@ -1,9 +1,6 @@
 """Faults of some kinds, put in at once; `make chaos` puts in all of them, hundreds of times."""
 
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -65,7 +62,7 @@ def test_an_outcome_explains_a_fault_only_where_its_cause_says_so():
     assert not kind.explains(Verdict(None, killed, 0.0))
 
 
-def test_a_torn_last_line_is_no_loss_but_a_torn_line_before_it_is(tmp_path: Path):
+def test_a_torn_last_line_is_no_loss_but_a_torn_line_before_it_is(tmp_path):
     names = [column.name for column in STEPS]
     told = dict(zip(names, ["0", "warmup", "1.0", "", "2.0", "0.5", "64", "1", "1"], strict=False))
     whole = ",".join(told.get(name, "") for name in names) + "\n"
@@ -77,7 +74,7 @@ def test_a_torn_last_line_is_no_loss_but_a_torn_line_before_it_is(tmp_path: Path
     assert list(checks.unreadable(tmp_path)) == [f"{path}:2: {whole[:9]!r}"]
 
 
-def test_a_record_that_is_no_json_is_found_in_an_earlier_attempt(tmp_path: Path):
+def test_a_record_that_is_no_json_is_found_in_an_earlier_attempt(tmp_path):
     path = tmp_path / "attempts" / "1" / "failure.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"outcome": ')

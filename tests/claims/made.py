@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.comparison.sides import measured as cell_of
@@ -70,11 +71,19 @@ def in_turns(*sides: Known) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]
     return cells
 
 
+def of_sides(sides: Sequence[Known], later_s: float = 0.0, sweep: str = "made") -> Measured:
+    """What a sweep measured of cells in turns, each on the same GPU."""
+    cells = in_turns(*sides)
+    runs = [run for _, of_cell in cells for run in of_cell]
+    for run in runs:
+        run["started_unix_s"] += later_s
+    gpus = {(run["cell"], run["run"]): frozenset({"GPU-a"}) for run in runs}
+    sweeps = {cell["cell"]: [sweep] for cell, _ in cells}
+    return Measured(side("measured", *cells, gpus=gpus), sweeps=sweeps)
+
+
 def verdicts(name: str, *sides: Known) -> dict[str | None, str]:
     """Part → the verdict of a shipped claim's test, and None → that of the claim."""
-    cells = in_turns(*sides)
-    gpus = {(run["cell"], run["run"]): frozenset({"GPU-a"}) for _, runs in cells for run in runs}
-    sweeps = {cell["cell"]: ["made"] for cell, _ in cells}
-    rows = judge(claim(name), [Measured(side("measured", *cells, gpus=gpus), sweeps=sweeps)])
+    rows = judge(claim(name), [of_sides(sides)])
     found = {row["part"]: row["test_verdict"] for row in rows}
     return found | {None: rows[0]["claim_verdict"]}

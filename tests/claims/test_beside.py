@@ -4,25 +4,20 @@ Runs of each pair took turns, so that its interval is Student's over three block
 degrees of freedom is 4.303.
 """
 
-from __future__ import annotations
-
 import json
 import math
 
 import pytest
 
-from tests.claims.made import NEAR, in_turns, judged, ledger, verdicts
-from tests.comparison.sides import failed, known, side
+from tests import shipped
+from tests.claims.made import NEAR, judged, ledger, of_sides, verdicts
+from tests.comparison.sides import failed, known
 from tests.comparison.sides import measured as of_cell
-from tests.conftest import ROOT
-from workflow_lib.cells import expand_study
 from workflow_lib.claims import page
 from workflow_lib.claims.ledger import judge, project
-from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
 from workflow_lib.records import cell_axes
 from workflow_lib.records.verdict_tables import CLAIMS
-from workflow_lib.study import load_study
 from workflow_lib.table_files import table
 
 T = 4.302653
@@ -58,17 +53,6 @@ def sides(twin, whole, measure="tokens_per_s", **axes):
 def one_pair(test):
     """The test without what tells two pairs apart."""
     return {name: each for name, each in test.items() if name not in ("pair", "beside")}
-
-
-def of_sides(made, later_s=0.0, sweep="made"):
-    """What a sweep measured of cells in turns, each on the same GPU."""
-    cells = in_turns(*made)
-    for _, runs in cells:
-        for run in runs:
-            run["started_unix_s"] += later_s
-    gpus = {(run["cell"], run["run"]): frozenset({"GPU-a"}) for _, runs in cells for run in runs}
-    sweeps = {of_cell["cell"]: [sweep] for of_cell, _ in cells}
-    return Measured(side("measured", *cells, gpus=gpus), sweeps=sweeps)
 
 
 def rows_of(test, *measured_):
@@ -407,11 +391,10 @@ PARTS = ("tensor parallelism", "a pipeline", "ZeRO-3", "stages by work")
 
 def planned(*names):
     """The identities of the cells of shipped sweeps, by model, layout and ZeRO stage."""
-    study = expand_study(load_study(ROOT / "config"))
     return {
         (row["model"], row["parallelism"], row["zero_stage"]): row
         for name in names
-        for row in (cell_axes.identity(each.cell) for each in study[name].cells)
+        for row in (cell_axes.identity(each.cell) for each in shipped.sweeps()[name].cells)
     }
 
 

@@ -1,11 +1,10 @@
 """What a ledger may hold, what is read for it, and what is written of it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
+from tests import shipped
 from tests.claims.made import CLAIM, ledger
 from tests.comparison.sides import known, side, write
 from tests.comparison.sides import measured as cell
@@ -16,7 +15,7 @@ from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.measured import Measured, read
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.verdict_tables import CLAIMS
-from workflow_lib.study import ConfigError, load_ledger, load_study
+from workflow_lib.study import ConfigError, load_ledger
 from workflow_lib.table_files import read_table
 
 SHIPPED = ROOT / "config" / "claims.yaml"
@@ -25,13 +24,13 @@ CONTRAST = {"measure": "tokens_per_s", "first": {"tp": 2}, "second": {"tp": 4}, 
 
 
 def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is():
-    shipped, study = load_ledger(SHIPPED), load_study(ROOT / "config")
-    of_study = [claim.id for claim in shipped.claims if claim.by == "study"]
+    claims, study = load_ledger(SHIPPED).claims, shipped.study()
+    of_study = [claim.id for claim in claims if claim.by == "study"]
     assert of_study == [f"C{number}" for number in range(1, 20)]
-    assert all(claim.section for claim in shipped.claims if claim.by == "study")
+    assert all(claim.section for claim in claims if claim.by == "study")
     named = {
         name
-        for claim in shipped.claims
+        for claim in claims
         for test in claim.tests
         for which in (test.cells, test.first, test.second, test.pair, test.beside)
         for name in [which.get("model", ())]
@@ -39,13 +38,13 @@ def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is
     models = {each for name in named for each in ((name,) if isinstance(name, str) else name)}
     assert models
     assert models <= study.models.keys()
-    words = " ".join(claim.would_test for claim in shipped.claims)
+    words = " ".join(claim.would_test for claim in claims)
     sweeps = {name for name in study.sweeps if name in words}
     assert {"parallelism", "microbatch", "optimisation", "evidence-one-gpu"} <= sweeps
 
 
 def test_a_sweep_that_would_test_a_claim_has_runs_enough_for_an_interval():
-    study = load_study(ROOT / "config")
+    study = shipped.study()
     words = " ".join(claim.would_test for claim in load_ledger(SHIPPED).claims)
     named = {name for name in study.sweeps if re.search(rf"\b{name}\b(?!-)", words)}
     few = {name for name in named if study.sweeps[name].repeats < 3}

@@ -1,7 +1,5 @@
 """Claims whose truth lies at the limit, by many contrasts: how often they get a wrong verdict."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

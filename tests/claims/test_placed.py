@@ -4,20 +4,18 @@ the shipped claims C17 to C19 and T19 their verdicts.
 Runs of each pair took turns and spread by 0.2 %, so that intervals of three blocks are ±0.9 %.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
+from tests import shipped
 from tests.claims.made import verdicts
-from tests.conftest import ROOT
 from tests.report.full_matrix import identity
 from workflow_lib.cells import expand_study
 from workflow_lib.config import SweepSpec
 from workflow_lib.records import cell_axes
 from workflow_lib.records.degrees import Degrees
-from workflow_lib.study import Files, checked, load_study
+from workflow_lib.study import Files, checked
 
 UUIDS = tuple(f"GPU-{number}" for number in range(4))
 ORDER = (1, 0, 3, 2)
@@ -107,7 +105,7 @@ def test_a_twin_says_nothing_of_the_whole_models_layer(name):
 def test_a_sweep_as_make_place_writes_it(gain, verdict):
     own = {"models": "llama3-8b", "gpus": 2, "tp": 1, "pp": 2, "dp": 1}
     named = {"gpu_uuids": ["GPU-a", "GPU-b"], "stage_layers": [17, 15]}
-    study = load_study(ROOT / "config")
+    study = shipped.study()
     plain = study.sweeps["evidence-stages-x2"].model_dump(mode="json", exclude_unset=True)
     predicted = {"time_gain": [0.038, 0.032, 0.044], "energy_gain": [0.026, 0.02, 0.032]}
     spec = {**plain, "repeats": 4, "matrix": [own, own | named]}

@@ -1,20 +1,16 @@
 """Claims by projection: of planned cells on several nodes, and never among what was measured."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
+from tests import shipped
 from tests.claims.made import ledger
 from tests.comparison.sides import side
-from tests.conftest import ROOT
-from workflow_lib.cells import expand_study
 from workflow_lib.claims import page, projected
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import cells_of
-from workflow_lib.study import load_study
 
 FASTER = {
     "measure": "tokens_per_s",
@@ -27,10 +23,8 @@ FASTER = {
 
 @pytest.fixture(scope="module")
 def planned():
-    study = load_study(ROOT / "config")
-    sweeps = expand_study(study)
     names = ("parallelism-h100", "parallelism-h200", "evidence-llama3-8b", "mi250-counterpart")
-    return cells_of(sweeps[name] for name in names)
+    return cells_of(shipped.sweeps()[name] for name in names)
 
 
 def test_only_cells_of_several_nodes_whose_gpu_was_ever_fitted_are_projected(planned):

@@ -1,19 +1,15 @@
 """Claims of the shipped ledger that have several parts: runs with effects of known size."""
 
-from __future__ import annotations
-
 import pytest
 
+from tests import shipped
 from tests.claims.made import SHIPPED, verdicts
 from tests.comparison.sides import known
-from tests.conftest import ROOT
 from tests.report.full_matrix import identity
-from workflow_lib.cells import expand_study
 from workflow_lib.claims.pairs import fitting, pairs
 from workflow_lib.records import cell_axes
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.measures import MEASURES
-from workflow_lib.study import load_study
 
 #: what the study claims of nodes, and of pipelines of any model
 OF_ANY_MODEL = ("C10", "C12", "C17")
@@ -191,7 +187,7 @@ def test_every_question_of_the_reviewers_has_a_rule_or_a_reason_for_none():
     ],
 )
 def test_a_sweep_that_would_test_a_part_has_its_cells(name, part, sweep):
-    planned = expand_study(load_study(ROOT / "config"))[sweep].cells
+    planned = shipped.sweeps()[sweep].cells
     rows = [cell_axes.identity(each.cell) for each in planned if each.feasible]
     (claim,) = [each for each in SHIPPED.claims if each.id == name]
     test = claim.tests[part]
@@ -200,9 +196,7 @@ def test_a_sweep_that_would_test_a_part_has_its_cells(name, part, sweep):
 
 
 def test_three_seeds_are_three_profiled_runs_of_one_cell():
-    (view,) = [
-        v for v in expand_study(load_study(ROOT / "config")).values() if v.name == "kernel-time"
-    ]
+    (view,) = [view for view in shipped.sweeps().values() if view.name == "kernel-time"]
     rows = [cell_axes.identity(each.cell) for each in view.cells]
     assert {len(group) for group in cell_axes.alike(rows, ("seed",))} == {3}
     assert all(each.profiled_steps for each in view.cells)

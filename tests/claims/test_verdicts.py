@@ -4,8 +4,6 @@ Every pair of cells has runs of 110, 110.2 and 109.8 against 100, 100.2 and 99.8
 the ratio is 1.10. The runs lie apart: 2.8 % are allowed for dates and nodes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 

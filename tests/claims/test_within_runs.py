@@ -1,8 +1,6 @@
 """Contrasts of GPUs of one run, and of sampling rates, by hand: Student's t of two degrees of
 freedom is 4.303."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.claims.made import judged

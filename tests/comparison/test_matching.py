@@ -1,21 +1,14 @@
 """Which cells correspond."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
+from tests import shipped
 from tests.report.full_matrix import cell_row
-from workflow_lib.cells import expand_study
 from workflow_lib.comparison.matching import best_pairs, check_matched, layout_pairs, named_pairs
 from workflow_lib.records.cell_axes import identity
 from workflow_lib.records.reading import RecordError
-from workflow_lib.study import load_study
 
 from .sides import known, measured
-
-CONFIG = Path(__file__).parents[2] / "config"
 
 
 def names(pairs):
@@ -31,7 +24,7 @@ def cells(*identities):
 
 
 def test_the_studys_layouts_on_64_h100_have_pipelines_twice_as_deep_or_more_replicas():
-    views = expand_study(load_study(CONFIG))
+    views = shipped.sweeps()
     sides = [
         [cell_row(identity(planned.cell)) for planned in views[f"parallelism-{platform}"].cells]
         for platform in ("h200", "h100")

@@ -21,7 +21,7 @@ def pairs(widest: float) -> list[Line]:
 @pytest.mark.parametrize(
     "widest", [1.021, 1.03, 1.051, 1.08, 1.13, 1.21, 1.28, 1.4, 1.6, 2.3, 4.0, 31.0]
 )
-def test_texts_of_neighbouring_panels_do_not_meet(names: tuple[str, str], widest: float) -> None:
+def test_texts_of_neighbouring_panels_do_not_meet(names, widest):
     (entry,) = entries("same layout", "llama3-8b", pairs(widest), names)
     figure = laid_out(entry)
     legible(figure, entry.stem)

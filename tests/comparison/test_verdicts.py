@@ -4,8 +4,6 @@ Ends of intervals that Welch's decides are those of scipy.stats.ttest_ind(equal_
 logarithms; the others are least squares by hand. What is made of them is worked out by hand.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -31,9 +29,20 @@ APART = (
 MORE, REFERENCE = [110.0, 112.0, 114.0], [100.0, 100.0, 100.0]
 
 
-def compared(measure, of_a, of_b, simulated=(False, False), gpus=None, errors=None, **more):
-    """The row of one measure of the same cell on h200 and on h100; ``gpus`` are the UUIDs of each
-    side's runs."""
+def judged(a, b, *pairs):
+    """The rows of pairs of two sides, or of those of equal layout, by measure."""
+    found = rows(pairs or layout_pairs(a.cells, b.cells), a, b)
+    table(found, COMPARISON)  # which checks the columns and their types
+    return {row["measure"]: row for row in found}
+
+
+def compared(measure, *of_sides, **more):
+    """The row of one measure: see :func:`all_compared`."""
+    return all_compared(measure, *of_sides, **more)[measure]
+
+
+def all_compared(measure, of_a, of_b, simulated=(False, False), gpus=None, errors=None, **more):
+    """The rows of the same cell on h200 and on h100; ``gpus`` are the UUIDs of each side's runs."""
     columns = {measure: (of_a, of_b), **more}
     sides = [
         side(
@@ -51,20 +60,18 @@ def compared(measure, of_a, of_b, simulated=(False, False), gpus=None, errors=No
         )
         for number, platform in enumerate(("h200", "h100"))
     ]
-    found = rows(layout_pairs(sides[0].cells, sides[1].cells), *sides)
-    table(found, COMPARISON)  # which checks the columns and their types
-    return {row["measure"]: row for row in found}
+    return judged(*sides)
 
 
 def test_a_side_whose_memory_was_short_is_named_in_every_word():
     pressure = [[False, True, True], [False, False, None]]
-    row = compared("tokens_per_s", MORE, REFERENCE, memory_pressure=pressure)["tokens_per_s"]
+    row = compared("tokens_per_s", MORE, REFERENCE, memory_pressure=pressure)
     assert row["memory"] == "memory pressure in 2 of 3 runs of h200"
     assert row["in_words"].endswith(f"; {row['memory']}")
 
 
 def test_a_ratio_with_its_interval_and_its_word():
-    row = compared("tokens_per_s", MORE, REFERENCE)["tokens_per_s"]
+    row = compared("tokens_per_s", MORE, REFERENCE)
     expected = ((1.10 * 1.12 * 1.14) ** (1 / 3), LOW, HIGH)
     assert (row["estimate"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-6)
     assert (row["coverage"], row["design"], row["date_allowance"]) == (0.95, "apart", 0.028)
@@ -72,14 +79,14 @@ def test_a_ratio_with_its_interval_and_its_word():
     assert row["verdict"] == "a_more"
     assert row["assumes"] == APART
     assert numbers(row["in_words"]) == ["200", "12", "95", "+4.2", "+25", "+7.1", "+22"]
-    less = compared("tokens_per_s", REFERENCE, [200.0] * 3)["tokens_per_s"]
+    less = compared("tokens_per_s", REFERENCE, [200.0] * 3)
     assert less["verdict"] == "b_more"
     assert numbers(less["in_words"])[:5] == ["200", "50", "95", "−51", "−49"]
     assert "50 % slower" in less["in_words"]
 
 
 def test_overlapping_runs_are_not_told_apart():
-    row = compared("step_time_s", [99.0, 103.0, 105.0], REFERENCE)["step_time_s"]
+    row = compared("step_time_s", [99.0, 103.0, 105.0], REFERENCE)
     assert row["verdict"] == "not_told_apart"
     assert numbers(row["in_words"]) == ["−7.6", "+21", "95"]
 
@@ -96,7 +103,7 @@ def test_overlapping_runs_are_not_told_apart():
     ],
 )
 def test_few_runs_give_a_range_and_no_verdict(of_a, of_b, words):
-    row = compared("tokens_per_s", of_a, of_b)["tokens_per_s"]
+    row = compared("tokens_per_s", of_a, of_b)
     assert (row["verdict"], row["in_words"]) == ("no_verdict", words)
 
 
@@ -108,7 +115,7 @@ METERED = {uuid: SensorError(-0.02, 0.02, 0.0) for uuid in ("GPU-1", "GPU-2")}
 
 
 def test_efficiencies_of_other_gpus_must_differ_by_more_than_their_sensors_may_be_off():
-    row = compared("tokens_per_j", MORE, REFERENCE)["tokens_per_j"]
+    row = compared("tokens_per_j", MORE, REFERENCE)
     expected = (LOW / DATES / OTHER_GPUS, HIGH * DATES * OTHER_GPUS)
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
     assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1 / OTHER_GPUS, OTHER_GPUS))
@@ -119,13 +126,13 @@ def test_efficiencies_of_other_gpus_must_differ_by_more_than_their_sensors_may_b
 
 def test_a_meter_of_the_site_narrows_what_sensors_may_do():
     gpus = [[("GPU-1",)] * 3, [("GPU-2",)] * 3]
-    row = compared("tokens_per_j", MORE, REFERENCE, gpus=gpus, errors=METERED)["tokens_per_j"]
+    row = compared("tokens_per_j", MORE, REFERENCE, gpus=gpus, errors=METERED)
     expected = (LOW / DATES * 0.98 / 1.02, HIGH * DATES * 1.02 / 0.98)
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
     assert row["verdict"] == "a_more"
     # A gain that is known is taken off: GPU-1 reads 2 to 4 % too much, so it made more of a joule.
     errors = METERED | {"GPU-1": SensorError(0.02, 0.04, 0.0)}
-    row = compared("tokens_per_j", MORE, REFERENCE, gpus=gpus, errors=errors)["tokens_per_j"]
+    row = compared("tokens_per_j", MORE, REFERENCE, gpus=gpus, errors=errors)
     expected = (LOW / DATES * 1.02 / 1.02, HIGH * DATES * 1.04 / 0.98)
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
 
@@ -137,9 +144,7 @@ def limited(*of_sides):
         cell = known(platform)
         by_run = {(cell["cell"], run): limits for run in (1, 2, 3)} if limits else {}
         sides.append(side(platform, measured(cell, step_time_s=times), limits_w=by_run))
-    found = rows(layout_pairs(sides[0].cells, sides[1].cells), *sides)
-    table(found, COMPARISON)
-    row = next(row for row in found if row["measure"] == "step_time_s")
+    row = judged(*sides)["step_time_s"]
     return row["in_words"], row["power_limits"]
 
 
@@ -165,9 +170,8 @@ def allocated(*of_sides):
     ):
         cell, runs = measured(known(platform), step_time_s=values, tokens_per_j=values)
         sides.append(side(platform, (cell | {"allocator": allocator}, runs)))
-    found = rows(layout_pairs(sides[0].cells, sides[1].cells), *sides)
-    table(found, COMPARISON)
-    told = [row for row in found if row["measure"] in ("step_time_s", "tokens_per_j")]
+    found = judged(*sides)
+    told = [found[measure] for measure in ("step_time_s", "tokens_per_j")]
     (column,) = {row["memory"] for row in told}
     assert all(row["in_words"].endswith(f"; {column}") for row in told if column)
     return column
@@ -189,7 +193,7 @@ SAME = ("GPU-1", "GPU-2")
 
 def test_the_errors_of_the_same_gpus_cancel_where_these_have_like_shares():
     both = [[SAME] * 3, [SAME[::-1]] * 3]
-    row = compared("tokens_per_j", MORE, REFERENCE, gpus=both)["tokens_per_j"]
+    row = compared("tokens_per_j", MORE, REFERENCE, gpus=both)
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(
         (LOW / DATES, HIGH * DATES), rel=1e-6
     )
@@ -211,15 +215,15 @@ HALF = (1 / 1.1 + 1 / 0.9) / (2 / 1.1)
 )
 def test_errors_of_sensors_count_by_how_many_runs_had_other_gpus(gpus, bound):
     errors = {f"GPU-{number}": SensorError(-0.1, 0.1, 0.0) for number in range(1, 5)}
-    row = compared("power_mean_w", MORE, REFERENCE, gpus=gpus, errors=errors)["power_mean_w"]
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=gpus, errors=errors)
     assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1 / bound, bound))
 
 
 def test_gpus_that_are_not_known_are_no_gpus_of_the_other_side():
     gpus = [[SAME] * 3, [SAME] * 2]  # of the third run they are not known
-    row = compared("power_mean_w", MORE, REFERENCE, gpus=gpus)["power_mean_w"]
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=gpus)
     assert (1.1 / 0.9) ** (1 / 3) < row["sensors_high"] < OTHER_GPUS ** (1 / 3)
-    row = compared("power_mean_w", MORE, REFERENCE, gpus=[[], []])["power_mean_w"]
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=[[], []])
     assert row["sensors_high"] == pytest.approx(OTHER_GPUS)
 
 
@@ -238,8 +242,8 @@ def layouts_on(gpus_a, gpus_b, powers=None):
                 for uuid, power_w in powers[number].items():
                     of_gpus[uuid]["power_mean_w"] = power_w
         sides.append(made)
-    found = rows([Pair("best", sides[0].cells[0], sides[1].cells[0])], *sides)
-    return next(row for row in found if row["measure"] == "power_mean_w")
+    pair = Pair("best", sides[0].cells[0], sides[1].cells[0])
+    return judged(*sides, pair)["power_mean_w"]
 
 
 ONE, OTHER = ("GPU-1",), ("GPU-2",)
@@ -271,19 +275,19 @@ def test_the_errors_of_one_gpu_cancel_between_layouts():
 def test_a_peak_is_of_whichever_gpu_truly_drew_most():
     peaks, sensors = [700.0] * 3, [["means of 1 s"] * 3] * 2
     more = {"power_peak_sensor": sensors, "gpus": [[ONE] * 3, [ONE] * 3]}
-    row = compared("power_peak_w", peaks, peaks, **more)["power_peak_w"]
+    row = compared("power_peak_w", peaks, peaks, **more)
     assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1, 1))
     # One cell's peak of 700 W may be of the GPU that reads 10 % too little, and in the other cell
     # this one read 650 W: not known here, as both read alike.
     more["gpus"] = [[ONE] * 3, [OTHER] * 3]
-    row = compared("power_peak_w", peaks, peaks, **more)["power_peak_w"]
+    row = compared("power_peak_w", peaks, peaks, **more)
     assert row["sensors_high"] == pytest.approx(OTHER_GPUS)
 
 
 def test_an_energy_is_as_wide_as_the_efficiency_that_is_its_inverse():
     energies = [[1 / value for value in side] for side in (MORE, REFERENCE)]
     gpus = [[("GPU-1",)] * 3, [("GPU-2",)] * 3]
-    found = compared(
+    found = all_compared(
         *("tokens_per_j", MORE, REFERENCE),
         **{"gpus": gpus, "errors": METERED, "energy_per_token_j": energies},
     )
@@ -296,39 +300,37 @@ def test_an_energy_is_as_wide_as_the_efficiency_that_is_its_inverse():
 
 def test_a_load_in_step_with_the_sensor_widens_an_energy_even_on_the_same_gpus():
     both = [[SAME] * 3] * 2
-    plain = compared("power_mean_w", MORE, REFERENCE, gpus=both)["power_mean_w"]
+    plain = compared("power_mean_w", MORE, REFERENCE, gpus=both)
     # A's energy may be 2 % too high or too low, B's 1 %.
     shares = [[0.0, 0.02, 0.001], [0.01, 0.0, 0.0]]
     row = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_error_share=shares)
-    row = row["power_mean_w"]
     assert (row["energy_error_a"], row["energy_error_b"]) == (0.02, 0.01)
     assert row["wide_low"] == pytest.approx(plain["wide_low"] * 0.99 / 1.02)
     assert row["wide_high"] == pytest.approx(plain["wide_high"] * 1.01 / 0.98)
     shares = [[0.06] * 3, [0.01] * 3]
     row = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_error_share=shares)
-    assert (plain["verdict"], row["power_mean_w"]["verdict"]) == ("a_more", "not_told_apart")
+    assert (plain["verdict"], row["verdict"]) == ("a_more", "not_told_apart")
 
 
 def test_an_efficiency_is_widened_as_its_energy_is():
     both, shares = [[SAME] * 3] * 2, [[0.02] * 3, [0.01] * 3]
-    plain = compared("tokens_per_j", MORE, REFERENCE, gpus=both)["tokens_per_j"]
+    plain = compared("tokens_per_j", MORE, REFERENCE, gpus=both)
     row = compared("tokens_per_j", MORE, REFERENCE, gpus=both, energy_error_share=shares)
     # Of A's energy at most 1/0.98, so that of its efficiency at least 0.98.
-    assert row["tokens_per_j"]["wide_low"] == pytest.approx(plain["wide_low"] * 0.98 / 1.01)
-    assert row["tokens_per_j"]["wide_high"] == pytest.approx(plain["wide_high"] * 1.02 / 0.99)
+    assert row["wide_low"] == pytest.approx(plain["wide_low"] * 0.98 / 1.01)
+    assert row["wide_high"] == pytest.approx(plain["wide_high"] * 1.02 / 0.99)
 
 
 def test_an_energy_without_a_counter_supports_no_word():
     both = [[SAME] * 3] * 2
     shares = [[0.0, 0.0, None], [0.0] * 3]
     row = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_error_share=shares)
-    row = row["power_mean_w"]
     assert (row["verdict"], row["wide_low"]) == ("no_verdict", None)
     assert "energy counter" in json.loads(row["missing_reasons"])["energy_error_a"]
     peak = compared(
         "power_peak_w", MORE, REFERENCE, gpus=both, energy_error_share=shares,
         power_peak_sensor=[["samples"] * 3] * 2,
-    )["power_peak_w"]  # fmt: skip
+    )  # fmt: skip
     assert peak["verdict"] == "a_more"
 
 
@@ -336,7 +338,6 @@ def test_an_energy_without_a_counter_supports_no_word():
 def test_a_power_that_is_unknown_or_no_more_than_an_offset_supports_no_word(power_w):
     powers = [[power_w] * 3] * 2
     row = compared("energy_per_step_j", MORE, REFERENCE, power_per_gpu_mean_w=powers)
-    row = row["energy_per_step_j"]
     assert (row["verdict"], row["wide_low"]) == ("no_verdict", None)
     assert "unknown" in json.loads(row["missing_reasons"])["wide_low"]
 
@@ -344,14 +345,14 @@ def test_a_power_that_is_unknown_or_no_more_than_an_offset_supports_no_word(powe
 def test_hosts_differ_by_far_more_where_gpus_wait_for_them():
     busy = compared("tokens_per_s", MORE, REFERENCE, gpu_utilisation_share=[[0.95] * 3] * 2)
     idle = compared("tokens_per_s", MORE, REFERENCE, gpu_utilisation_share=[[0.95] * 3, [0.5] * 3])
-    assert busy["tokens_per_s"]["date_allowance"] == 0.028
+    assert busy["date_allowance"] == 0.028
     # 15.8 % between hosts by four degrees of freedom: e^(2.77645·√2·0.158).
-    assert idle["tokens_per_s"]["date_allowance"] == pytest.approx(0.858, abs=0.002)
-    assert idle["tokens_per_s"]["verdict"] == "not_told_apart"
+    assert idle["date_allowance"] == pytest.approx(0.858, abs=0.002)
+    assert idle["verdict"] == "not_told_apart"
 
 
 def test_temperatures_differ_in_degrees_and_by_more_than_they_are_rounded():
-    row = compared("temperature_mean_c", [90.2, 90.0, 90.2], [60.0] * 3)["temperature_mean_c"]
+    row = compared("temperature_mean_c", [90.2, 90.0, 90.2], [60.0] * 3)
     assert row["contrast"] == "difference"
     # A's runs have no trend, with a variance of 2·0.2²/3/2 and a t of 4.3027 for 2 degrees of
     # freedom; the ends without a drift lie further out.
@@ -359,34 +360,27 @@ def test_temperatures_differ_in_degrees_and_by_more_than_they_are_rounded():
     assert row["wide_low"] == pytest.approx(row["low"] - 13.4 - 1.0)
     assert row["wide_high"] == pytest.approx(row["high"] + 13.4 + 1.0)
     assert "30 °C hotter" in row["in_words"]
-    row = compared("temperature_peak_c", [63.0] * 3, [60.0] * 3)["temperature_peak_c"]
+    row = compared("temperature_peak_c", [63.0] * 3, [60.0] * 3)
     assert row["verdict"] == "not_told_apart"
 
 
 def test_a_spread_is_of_two_gpus_each_of_which_rounds():
-    row = compared("temperature_spread_c", [40.2, 40.0, 40.2], [10.0] * 3)["temperature_spread_c"]
+    row = compared("temperature_spread_c", [40.2, 40.0, 40.2], [10.0] * 3)
     assert row["wide_low"] == pytest.approx(row["low"] - 13.4 - 2.0)
     assert "30 °C wider" in row["in_words"]
 
 
 def test_shares_of_time_differ_in_percentage_points_and_get_no_word_unless_in_blocks():
     row = compared("throttle_power_share", [0.5, 0.5, 0.5], [0.0, 0.25, 0.25])
-    row = row["throttle_power_share"]
     assert row["estimate"] == pytest.approx(1 / 3)
     assert row["in_words"].startswith("no verdict: −3.5 to +108 percentage points")
     assert "unknown" in json.loads(row["missing_reasons"])["date_allowance"]
 
 
 def test_simulated_readings_are_not_compared_with_real_ones_but_times_are():
-    found = compared(
-        "tokens_per_j",
-        MORE,
-        REFERENCE,
-        simulated=(True, False),
-        temperature_mean_c=[MORE, REFERENCE],
-        tokens_per_s=[MORE, REFERENCE],
-        memory_peak_bytes=[MORE, REFERENCE],
-    )
+    others = ("temperature_mean_c", "tokens_per_s", "memory_peak_bytes")
+    values = {name: [MORE, REFERENCE] for name in others}
+    found = all_compared("tokens_per_j", MORE, REFERENCE, simulated=(True, False), **values)
     for name in ("tokens_per_j", "energy_per_token_j", "temperature_mean_c", "memory_peak_bytes"):
         assert found[name]["verdict"] == "refused"
         assert found[name]["estimate"] is None
@@ -395,8 +389,7 @@ def test_simulated_readings_are_not_compared_with_real_ones_but_times_are():
 
 
 def test_two_simulated_sides_have_no_sensor_that_is_off():
-    found = compared("tokens_per_j", MORE, REFERENCE, simulated=(True, True))
-    row = found["tokens_per_j"]
+    row = compared("tokens_per_j", MORE, REFERENCE, simulated=(True, True))
     assert row["wide_low"] == pytest.approx(row["low"] / DATES)
     assert (row["verdict"], row["simulated"]) == ("a_more", True)
 
@@ -404,7 +397,7 @@ def test_two_simulated_sides_have_no_sensor_that_is_off():
 def test_temperatures_of_different_places_are_refused():
     a = side("h200", measured(known(), temperature_mean_c=[60.0] * 3))
     b = side("mi250", measured(known("mi250"), sensors="amd", temperature_mean_c=[90.0] * 3))
-    [row] = [r for r in rows([Pair("named", a.cells[0], b.cells[0])], a, b) if r["value_a"]]
+    row = judged(a, b, Pair("named", a.cells[0], b.cells[0]))["temperature_mean_c"]
     assert (row["verdict"], row["estimate"]) == ("refused", None)
 
 
@@ -412,32 +405,25 @@ def test_a_value_that_one_run_lacks_is_null_and_says_why():
     a, runs = measured(known(), tokens_per_j=[1.0, None, 1.0])
     runs[1]["missing_reasons"] = json.dumps({"tokens_per_j": "a sensor was silent"})
     a, b = side("h200", (a, runs)), side("h100", measured(known("h100"), tokens_per_j=[1.0] * 3))
-    found = {row["measure"]: row for row in rows(layout_pairs(a.cells, b.cells), a, b)}
-    row = found["tokens_per_j"]
+    row = judged(a, b)["tokens_per_j"]
     assert (row["verdict"], row["value_a"], row["value_b"]) == ("missing", None, 1.0)
     assert row["in_words"].endswith("h200, run 2: a sensor was silent")
 
 
 def test_there_is_no_ratio_of_nothing():
-    row = compared("tokens_per_s", [0.0] * 3, REFERENCE)["tokens_per_s"]
+    row = compared("tokens_per_s", [0.0] * 3, REFERENCE)
     assert row["verdict"] == "missing"
     assert "h200 has 0" in row["in_words"]
 
 
-def test_the_same_runs_on_both_sides_are_no_comparison():
-    cell = measured(known(), tokens_per_s=MORE)
-    a, b = side("before", cell), side("after", cell)
-    [row] = [r for r in rows(layout_pairs(a.cells, b.cells), a, b) if r["estimate"]]
-    assert row["verdict"] == "same_runs"
-
-
-def test_runs_of_which_some_are_on_both_sides_are_no_comparison():
-    """Two sweeps share the runs of a cell, and the second has a run more."""
+@pytest.mark.parametrize(("more", "named"), [(0, []), (1, ["1", "2", "3"])])
+def test_runs_that_are_on_both_sides_are_no_comparison(more, named):
+    """Two sweeps share the runs of a cell, and the second may have a run more."""
     cell, runs = measured(known(), tokens_per_s=[*MORE, MORE[0]])
-    a, b = side("three", (cell, runs[:3])), side("four", (cell, runs))
-    [row] = [r for r in rows(layout_pairs(a.cells, b.cells), a, b) if r["estimate"]]
+    a, b = side("three", (cell, runs[:3])), side("others", (cell, runs[: 3 + more]))
+    row = judged(a, b)["tokens_per_s"]
     assert row["verdict"] == "same_runs"
-    assert numbers(row["in_words"]) == ["1", "2", "3"]
+    assert numbers(row["in_words"]) == named
 
 
 def test_what_ran_on_one_side_alone_is_a_finding():
@@ -493,9 +479,7 @@ def in_blocks(of_a, of_b, began=BEGAN, seeds=(0, 0), platforms=("h200", "h200"),
         of_runs = {(cell["cell"], run["run"]): uuids for run in runs}
         sides.append(side(name, (cell, runs), gpus=of_runs))
     pair = Pair("named", sides[0].cells[0], sides[1].cells[0])
-    found = rows([pair], *sides)
-    table(found, COMPARISON)
-    return next(row for row in found if row["measure"] == "tokens_per_s")
+    return judged(*sides, pair)["tokens_per_s"]
 
 
 def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
@@ -598,9 +582,8 @@ def on_hosts(order, of_a, of_b, measure="tokens_per_s"):
             run["started_unix_s"] = start
             gpus[cell["cell"], run["run"]] = frozenset(uuids)
         sides.append(side(name, (cell, runs), gpus=gpus))
-    found = rows([Pair("named", sides[0].cells[0], sides[1].cells[0])], *sides)
-    table(found, COMPARISON)
-    return next(row for row in found if row["measure"] == measure)
+    pair = Pair("named", sides[0].cells[0], sides[1].cells[0])
+    return judged(*sides, pair)[measure]
 
 
 WITHIN = (
@@ -710,10 +693,8 @@ def test_a_drift_that_cannot_be_told_from_a_side_leaves_runs_apart():
 )
 def test_peaks_of_unlike_sensors_are_not_compared(sensors, why):
     # What one GPU under one load showed by two of its sensors, in W.
-    found = compared(
-        "power_peak_w", [929.0] * 3, [703.0] * 3, power_peak_sensor=[[each] * 3 for each in sensors]
-    )
-    row = found["power_peak_w"]
+    of_runs = [[each] * 3 for each in sensors]
+    row = compared("power_peak_w", [929.0] * 3, [703.0] * 3, power_peak_sensor=of_runs)
     assert (row["verdict"] == "refused") == bool(why)
     assert why in row["in_words"]
     assert (row["estimate"] is None) == bool(why)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import resource
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -38,15 +37,13 @@ def all_readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, readers.R
     return readers.all_readers(tmp_path_factory.mktemp("right"))
 
 
-def test_every_reader_is_among_them(all_readers: dict[str, readers.Reader]) -> None:
+def test_every_reader_is_among_them(all_readers):
     assert set(all_readers) == set(NAMES)
 
 
 @pytest.mark.timeout(0 if INPUTS > USUAL_INPUTS else 300)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reader_takes_or_refuses_whatever_there_is(
-    name: str, all_readers: dict[str, readers.Reader], tmp_path: Path
-) -> None:
+def test_a_reader_takes_or_refuses_whatever_there_is(name, all_readers, tmp_path):
     reader = all_readers[name]
     answers = {"taken": 0, "refused": 0}
 

@@ -1,7 +1,5 @@
 """How far hosts differ: estimated from values of known effects, and as often exceeded as stated."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

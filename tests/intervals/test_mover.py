@@ -1,7 +1,5 @@
 """The interval of a difference of two estimates, by hand and in simulated pairs of cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

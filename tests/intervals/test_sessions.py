@@ -1,7 +1,5 @@
 """Which runs are of one session, by hand."""
 
-from __future__ import annotations
-
 from workflow_lib.intervals.sessions import LONGEST_PAUSE_S, sessions
 
 HOUR = 3600.0

@@ -1,7 +1,5 @@
 """Student's t against printed tables."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib.intervals import students_t

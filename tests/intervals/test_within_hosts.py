@@ -1,7 +1,5 @@
 """Intervals within sessions, in simulated campaigns whose truth is known, and by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests.launch import scripts
+from tests.texts import edit
 from tests.waiting import until
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord
@@ -64,9 +65,7 @@ class Job:
         places = scripts.write(cell, site, ROOT, directory / "results")
         self.paths = RunPaths(places.run_directory)
         if script is not None:
-            rendered = self.paths.script.read_text(encoding="utf-8")
-            assert rendered.count(script[0]) == 1
-            self.paths.script.write_text(rendered.replace(*script), encoding="utf-8")
+            edit(self.paths.script, *script)
         interpreter.write_text(
             _INTERPRETER.format(
                 run=shlex.quote(str(self.paths.directory)),

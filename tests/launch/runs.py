@@ -32,7 +32,7 @@ def rendered(directory: Path, sweep: str = "demo") -> RunPaths:
     planned = scripts.planned(sweep)
     # Short, so that what a whole run leaves is quickly written.
     training = dataclasses.replace(planned.cell.training, warmup_steps=1, measured_steps=3)
-    cell = dataclasses.replace(scripts.with_baseline(planned.cell), training=training)
+    cell = dataclasses.replace(scripts.with_telemetry(planned.cell), training=training)
     site = scripts.study().platforms[cell.hardware.platform]
     if description := results.tokens(directory / "results", cell.data):
         write_json(description, {"tokens": 0, "dtype": "uint16"})

@@ -13,11 +13,13 @@ from typing import Any
 
 import yaml
 
+from tests.shipped import study as study
+from tests.shipped import sweeps
 from workflow_lib import cells, results
 from workflow_lib.config import Platform
 from workflow_lib.launch import job_script, snapshot
 from workflow_lib.records.cell import Cell
-from workflow_lib.study import Study, load_study
+from workflow_lib.study import load_study
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 
@@ -35,17 +37,11 @@ mv "$RECORDS/$$.part" "$RECORDS/$$.call"
 
 
 @cache
-def study() -> Study:
-    """The shipped configuration."""
-    return load_study(CONFIG)
-
-
-@cache
 def planned(sweep: str, model: str | None = None, degrees: str | None = None) -> cells.PlannedCell:
     """The first feasible cell of a sweep, of the model and layout where these are given."""
     return next(
         each
-        for each in cells.expand_study(study())[sweep].cells
+        for each in sweeps()[sweep].cells
         if each.feasible
         and model in (None, each.cell.model.name)
         and degrees in (None, each.cell.degrees.name)
@@ -60,11 +56,6 @@ def platform(directory: Path, base: str, **changes: Any) -> Platform:
         yaml.safe_dump(plain | changes), encoding="utf-8"
     )
     return load_study(directory).platforms["site"]
-
-
-def with_baseline(cell: Cell, idle_baseline_s: float = 0) -> Cell:
-    """The cell with another idle baseline, by default none."""
-    return with_telemetry(cell, idle_baseline_s=idle_baseline_s)
 
 
 def with_telemetry(cell: Cell, **changes: Any) -> Cell:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import runs, scripts
+from tests.programs import well
 from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch import array, job_script, run_place, snapshot
@@ -68,7 +69,7 @@ def rendered(tmp_path):
     """Render a run of the cluster's smoke test; returns its paths."""
 
     def render_one(number: int, minutes: int = 15, **changes: object) -> RunPaths:
-        cell = scripts.with_baseline(scripts.planned("smoke-h200").cell)
+        cell = scripts.with_telemetry(scripts.planned("smoke-h200").cell)
         directory = results.run_directory(tmp_path / "results", cell.id, number)
         return write(directory, tmp_path, cell, minutes, **changes)
 
@@ -256,8 +257,7 @@ def test_a_task_runs_its_runs_script_as_it_was_submitted(name, rendered, sbatch,
 def test_the_arrays_script_is_sound_shell(checker, rendered, sbatch, tmp_path):
     submit([rendered(1), rendered(2)], tmp_path)
     script = sbatch.calls()[0][-1]
-    done = subprocess.run([*checker, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(subprocess.run([*checker, script], capture_output=True, text=True, check=False))
 
 
 def test_the_command_takes_every_run_of_a_sweep(sbatch, tmp_path, monkeypatch, capsys):

@@ -1,7 +1,5 @@
 """What an earlier attempt left is kept, apart from the next one."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.launch import runs

@@ -1,7 +1,5 @@
 """Runs of one cell train on the same text, or are not submitted."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

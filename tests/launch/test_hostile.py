@@ -112,7 +112,7 @@ def test_values_of_variables_reach_the_job_unchanged(tmp_path, recorders):
     recorders.add("recorder")
     site = scripts.platform(tmp_path, "local", environment=values, python="recorder")
     places = scripts.write(
-        scripts.with_baseline(scripts.planned("demo").cell), site, tmp_path, tmp_path / "results"
+        scripts.with_telemetry(scripts.planned("demo").cell), site, tmp_path, tmp_path / "results"
     )
     done = recorders.run(places.run_directory / "job.sh")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -125,7 +125,7 @@ def test_values_of_variables_reach_the_job_unchanged(tmp_path, recorders):
 
 def test_paths_and_the_interpreter_reach_the_job_unchanged(tmp_path, recorders):
     """The repository, the results and the interpreter all bear the hostile name."""
-    cell = scripts.with_baseline(scripts.planned("demo").cell)
+    cell = scripts.with_telemetry(scripts.planned("demo").cell)
     recorder = recorders.add("recorder")
     ran = 0
     for number, value in enumerate(NAMES):
@@ -174,7 +174,7 @@ def test_an_interpreter_that_is_looked_up_has_a_plain_name(tmp_path):
 
 
 def slurm_script(directory: Path, root: Path, site: Platform) -> Path:
-    cell = scripts.with_baseline(scripts.planned("smoke-h200").cell)
+    cell = scripts.with_telemetry(scripts.planned("smoke-h200").cell)
     return scripts.write(cell, site, root, directory / "results").run_directory / "job.sh"
 
 

@@ -1,7 +1,5 @@
 """What is said goes to the terminal and to a run's log, and costs no run."""
 
-from __future__ import annotations
-
 import sys
 
 from workflow_lib.launch import messages

@@ -512,7 +512,7 @@ def test_a_process_that_has_the_scripts_traps_still_does_not_end_the_run(tmp_pat
     recorders = scripts.Recorders(tmp_path)
     recorders.add("recorder")
     site = scripts.platform(tmp_path, "local", python="recorder")
-    cell = scripts.with_baseline(scripts.planned("demo").cell)
+    cell = scripts.with_telemetry(scripts.planned("demo").cell)
     script = scripts.write(cell, site, tmp_path, tmp_path / "results").run_directory / "job.sh"
     text = script.read_text(encoding="utf-8")
     assert text.endswith("\nexit 0\n")

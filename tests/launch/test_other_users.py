@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.analysis.synthetic_run import Run
 from tests.launch import runs, scripts
 from tests.launch.fake_slurm import Fake
-from tests.launch.test_submit import ROOT
+from tests.programs import ROOT, well
 from workflow_lib.launch import interruption, job_wait, run_to_end, submit
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.job import node
@@ -146,15 +147,8 @@ def as_stranger(directory: Path, *call: str) -> subprocess.CompletedProcess[str]
     for name in ("squeue", "sacct"):
         scripts.command(commands, name, "echo '41|triptych-1|FAILED|None|256|'")
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [*AS_STRANGER, sys.executable, *call],
-        cwd=ROOT,
-        env=os.environ | {"PATH": path, "TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    own = {"PATH": path, "TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.1"}
+    return programs.run([*AS_STRANGER, sys.executable, *call], env=os.environ | own)
 
 
 def taking(paths: RunPaths) -> tuple[str, ...]:
@@ -210,8 +204,7 @@ def test_a_lock_that_only_another_user_may_write_keeps_no_result_back(paths, tmp
     runs.complete(paths, "41")
     paths.lock.touch(mode=0o644)
     paths.directory.chmod(0o777)
-    done = as_stranger(tmp_path, *taking(paths))
-    assert done.returncode == 0, done.stderr
+    well(as_stranger(tmp_path, *taking(paths)))
     assert read_record(paths.outcome, OutcomeRecord).outcome is Outcome.COMPLETED
 
 

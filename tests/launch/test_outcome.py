@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from tests.launch import runs
+from tests.texts import edit
 from workflow_lib.launch import outcome
 from workflow_lib.records.files import read_json
 from workflow_lib.records.outcomes import JobRecord, JobState, Outcome, OutcomeRecord
@@ -116,7 +117,7 @@ def test_a_script_edited_by_hand_is_marked(paths, was_put_back):
     if was_put_back:
         runs.end(paths, script_sha256="0" * 64)
     else:
-        paths.script.write_text(paths.script.read_text().replace("stage=baseline", "stage=idle"))
+        edit(paths.script, "stage=baseline", "stage=idle")
     found = said(paths, "COMPLETED")
     assert found.outcome is Outcome.COMPLETED
     assert found.script_edited

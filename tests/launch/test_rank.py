@@ -1,7 +1,5 @@
 """The watcher of one rank, with real processes that end in all the ways there are."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.waiting import until
 from workflow_lib.launch.job.rank_watch import out_of_memory_kills
 from workflow_lib.launch.processes import is_running
@@ -18,7 +17,6 @@ from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import ExitRecord
 from workflow_lib.records.paths import RunPaths, node_name
 
-ROOT = Path(__file__).parents[2]
 #: of the kernel's version 1, where this machine has it and we may make control groups
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 SLEEPS = "print('ready', flush=True); import time; time.sleep(600)"
@@ -26,14 +24,8 @@ SLEEPS = "print('ready', flush=True); import time; time.sleep(600)"
 
 def start(directory, program, **environment):
     """A watched rank 3 that runs a line of Python."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "workflow_lib.launch.job.rank", str(directory), "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"RANK": "3"} | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    watched = [sys.executable, "-m", "workflow_lib.launch.job.rank", directory, "-c", program]
+    return programs.start(watched, env=os.environ | {"RANK": "3"} | environment)
 
 
 def child_of(watcher):
@@ -143,15 +135,9 @@ def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_counted(tmp_path):
     # Not before its watcher has counted what was ended until now.
     eats = "import time; time.sleep(2); x = [bytearray(b'x' * (1 << 20)) for _ in range(256)]"
     try:
-        watcher = subprocess.run(
-            [
-                *(sys.executable, "-c", f"import os, sys; {enters}; {watches}"),
-                *(str(tmp_path), "-c", eats),
-            ],
-            cwd=ROOT,
-            env=os.environ | {"RANK": "3"},
-            timeout=120,
-        )
+        program = f"import os, sys; {enters}; {watches}"
+        watched = [sys.executable, "-c", program, tmp_path, "-c", eats]
+        watcher = programs.run(watched, env=os.environ | {"RANK": "3"})
     finally:
         group.rmdir()
     assert watcher.returncode == 137

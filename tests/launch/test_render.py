@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.launch import scripts
+from tests.programs import well
 from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch import job_script
@@ -115,10 +116,7 @@ def test_scripts_are_sound_shell(checker, tmp_path):
         paths[-1].write_text(rendered(name, tmp_path), encoding="utf-8")
     # bash takes one script only.
     for batch in [[path] for path in paths] if checker[0] == "bash" else [paths]:
-        done = subprocess.run(
-            [*checker, *map(str, batch)], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        well(programs.run([*checker, *batch]))
 
 
 def test_a_written_script_is_sealed_and_executable(tmp_path):

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import workflow_lib
+from tests import programs
+from tests.programs import well
 from workflow_lib.launch import snapshot
 
 
@@ -24,16 +25,7 @@ def code(tmp_path: Path) -> Path:
 
 def said_by(program: str, directory: Path, environment: dict[str, str]) -> str:
     """What a program prints that ends well in a directory."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=directory,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = well(programs.run([sys.executable, "-c", program], directory, os.environ | environment))
     return done.stdout
 
 

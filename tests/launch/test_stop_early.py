@@ -1,7 +1,5 @@
 """Runs that cannot become a result any more are stopped, and no others."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

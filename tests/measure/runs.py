@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import programs
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,15 +20,8 @@ def measure(
     directory: Path, *words: str, options: tuple[str, ...] = (), **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Measure a command into ``directory``/run."""
-    return subprocess.run(
-        command(directory, *words, options=options),
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=directory,
-        timeout=240,
-    )
+    measuring = command(directory, *words, options=options)
+    return programs.run(measuring, directory, environment(**variables))
 
 
 def command(directory: Path, *words: str, options: tuple[str, ...] = ()) -> list[str]:

@@ -1,7 +1,5 @@
 """What scontrol says of a job, as its versions print it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -20,22 +18,22 @@ RUNNING = """JobId=42 JobName=train me
 """
 
 
-def test_a_job_that_runs() -> None:
+def test_a_job_that_runs():
     job = parse_job(RUNNING)
     assert job == Job("RUNNING", 2, Path("/home/me/my jobs/42.out"), None, None)
 
 
-def test_a_job_that_was_killed_and_had_no_file() -> None:
+def test_a_job_that_was_killed_and_had_no_file():
     ended = RUNNING.replace("RUNNING", "CANCELLED").replace("ExitCode=0:0", "ExitCode=0:15")
     ended = "\n".join(line for line in ended.splitlines() if "StdOut" not in line)
     assert parse_job(ended) == Job("CANCELLED", 2, None, 0, 15)
 
 
-def test_a_pending_job_has_a_range_of_nodes_and_no_end() -> None:
+def test_a_pending_job_has_a_range_of_nodes_and_no_end():
     pending = RUNNING.replace("RUNNING", "PENDING").replace("NumNodes=2", "NumNodes=2-4")
     assert parse_job(pending)[:2] == ("PENDING", 2)
 
 
-def test_an_array_is_refused() -> None:
+def test_an_array_is_refused():
     with pytest.raises(AttachError):
         parse_job(RUNNING + "\n" + RUNNING.replace("JobId=42", "JobId=43"))

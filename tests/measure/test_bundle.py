@@ -33,7 +33,7 @@ def interpreters() -> list[str]:
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_it_measures_in_an_empty_environment(tmp_path: Path, archive: Path, python: str) -> None:
+def test_it_measures_in_an_empty_environment(tmp_path, archive, python):
     words = [python, "-S", str(archive), "--output", str(tmp_path / "run"), "--simulate=2"]
     words += ["--steps=hook", "--", "sh", "-c", "sleep 2; exit 3"]
     ended = subprocess.run(
@@ -45,13 +45,13 @@ def test_it_measures_in_an_empty_environment(tmp_path: Path, archive: Path, pyth
     assert subprocess.run(audited, cwd=tmp_path, check=False, timeout=240).returncode == 0
 
 
-def test_the_same_files_give_the_same_bytes(tmp_path: Path, archive: Path) -> None:
+def test_the_same_files_give_the_same_bytes(tmp_path, archive):
     again = tmp_path / "again.pyz"
     bundle.write(again)
     assert again.read_bytes() == archive.read_bytes()
 
 
-def test_it_has_no_package_but_ours_and_nvidias_binding(archive: Path) -> None:
+def test_it_has_no_package_but_ours_and_nvidias_binding(archive):
     names = set(sys.stdlib_module_names) | {"workflow_lib", "pynvml", "amdsmi", "triptych_steps"}
     # of programs that are measured, imported only where they have been
     names |= {"torch", "transformers", "lightning", "pytorch_lightning"}

@@ -1,7 +1,5 @@
 """The command that is measured notices nothing, and leaves nothing."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -16,20 +14,20 @@ from tests.measure.runs import command, environment, measure, measured, wait_for
     ("script", "code"),
     [("exit 0", 0), ("exit 3", 3), ("kill -SEGV $$", -signal.SIGSEGV), ("kill -KILL $$", -9)],
 )
-def test_it_ends_as_the_command_ends(tmp_path: Path, script: str, code: int) -> None:
+def test_it_ends_as_the_command_ends(tmp_path, script, code):
     assert measure(tmp_path, "sh", "-c", script).returncode == code
     record = measured(tmp_path)
     assert record["signal"] == (-code if code < 0 else None)
     assert record["exit_code"] == (128 - code if code < 0 else code)
 
 
-def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(tmp_path: Path) -> None:
+def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(tmp_path):
     assert measure(tmp_path, "no-such-command").returncode == 127
     (tmp_path / "again").mkdir()
     assert measure(tmp_path / "again", str(tmp_path)).returncode == 126
 
 
-def test_output_and_variables_are_its_own(tmp_path: Path) -> None:
+def test_output_and_variables_are_its_own(tmp_path):
     alone = subprocess.run(
         ["env"], env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path
     )
@@ -37,14 +35,14 @@ def test_output_and_variables_are_its_own(tmp_path: Path) -> None:
     assert under.stdout.splitlines() == alone.stdout.splitlines()
 
 
-def test_two_runs_of_one_directory_are_both_kept(tmp_path: Path) -> None:
+def test_two_runs_of_one_directory_are_both_kept(tmp_path):
     for code in (0, 5):
         assert measure(tmp_path, "sh", "-c", f"exit {code}").returncode == code
     assert (tmp_path / "run/measured.json").is_file()
     assert (tmp_path / "run-2/measured.json").is_file()
 
 
-def test_what_cannot_be_measured_runs_all_the_same(tmp_path: Path) -> None:
+def test_what_cannot_be_measured_runs_all_the_same(tmp_path):
     (tmp_path / "run").write_text("a file where the directory should be")
     ended = measure(tmp_path, "sh", "-c", "echo here; exit 4")
     assert (ended.returncode, ended.stdout) == (4, "here\n")
@@ -52,7 +50,7 @@ def test_what_cannot_be_measured_runs_all_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_is_passed_on_once(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_is_passed_on_once(tmp_path, number):
     name = number.name.removeprefix("SIG")
     script = f"trap 'echo got >> {tmp_path}/got; exit 7' {name}; touch {tmp_path}/up; "
     script += "while true; do sleep 0.05; done"
@@ -65,14 +63,14 @@ def test_a_signal_is_passed_on_once(tmp_path: Path, number: signal.Signals) -> N
     assert (tmp_path / "got").read_text() == "got\n"
 
 
-def test_a_machine_without_gpus_says_so(tmp_path: Path) -> None:
+def test_a_machine_without_gpus_says_so(tmp_path):
     ended = measure(tmp_path, "sh", "-c", "exit 2", options=("--simulate=0",))
     assert ended.returncode == 2
     if not any(Path("/dev").glob("nvidia[0-9]*")):
         assert measured(tmp_path)["missing"]["energy_j"] == "no_gpus"
 
 
-def test_no_argument_and_no_variable_is_written(tmp_path: Path) -> None:
+def test_no_argument_and_no_variable_is_written(tmp_path):
     secrets = {f"API_TOKEN_{number}": f"planted-{number}-secret" for number in range(40)}
     arguments = [f"--key={value}" for value in secrets.values()]
     measure(tmp_path, "true", *arguments, **secrets)

@@ -36,7 +36,7 @@ def timeline(run: Path, output: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_measured_command_has_steps_and_readings_on_one_axis(tmp_path: Path) -> None:
+def test_a_measured_command_has_steps_and_readings_on_one_axis(tmp_path):
     run = extracted("measured/trainers-h100x2.zip", "megatron-2", tmp_path)
     events = timeline(run, tmp_path / "timeline.json.gz")
     steps = [e for e in events if e["ph"] == "X"]
@@ -52,7 +52,7 @@ def test_a_measured_command_has_steps_and_readings_on_one_axis(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_kernels_of_a_profiled_run_lie_in_its_steps(tmp_path: Path) -> None:
+def test_kernels_of_a_profiled_run_lie_in_its_steps(tmp_path):
     run = extracted("evidence-fp8-h100x1.zip", "e99a5485/run0", tmp_path)
     events = timeline(run, tmp_path / "timeline.json")
     slices = [e for e in events if e["ph"] == "X"]
@@ -63,7 +63,7 @@ def test_kernels_of_a_profiled_run_lie_in_its_steps(tmp_path: Path) -> None:
     assert all(begin < e["ts"] and e["ts"] + e["dur"] < end + 1e3 for e in kernels)
 
 
-def test_metrics_follow_the_grammar_and_have_the_values(tmp_path: Path) -> None:
+def test_metrics_follow_the_grammar_and_have_the_values(tmp_path):
     run = extracted("measured/trainers-h100x2.zip", "megatron-1", tmp_path)
     output = tmp_path / "run.prom"
     assert export.main([str(run), "--to", "openmetrics", "--output", str(output)]) == 0
@@ -75,7 +75,7 @@ def test_metrics_follow_the_grammar_and_have_the_values(tmp_path: Path) -> None:
     assert uuids == {record["gpus"][0]["uuid"]}
 
 
-def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
+def test_what_is_not_known_is_absent(tmp_path):
     run = extracted("measured/trainers-h100x2.zip", "megatron-1", tmp_path)
     record = json.loads((run / "measured.json").read_text())
     del record["values"]["energy_per_token_j"]
@@ -87,7 +87,7 @@ def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
     assert not {"triptych_run_token_joules", "triptych_run_gpu_power_watts"} & found.keys()
 
 
-def test_a_row_a_step_has_the_power_of_all_gpus(tmp_path: Path) -> None:
+def test_a_row_a_step_has_the_power_of_all_gpus(tmp_path):
     run = extracted("measured/trainers-h100x2.zip", "transformers-2", tmp_path)
     output = tmp_path / "rows.jsonl"
     assert export.main([str(run), "--to", "rows", "--output", str(output)]) == 0
@@ -105,7 +105,7 @@ def test_a_row_a_step_has_the_power_of_all_gpus(tmp_path: Path) -> None:
     )
 
 
-def test_tokens_of_a_row_are_told_by_the_cell_the_command_line_or_all_ranks(tmp_path: Path) -> None:
+def test_tokens_of_a_row_are_told_by_the_cell_the_command_line_or_all_ranks(tmp_path):
     run = RunPaths(tmp_path)
     run.steps.mkdir()
     for rank, tokens in ((0, ("8", "8")), (1, ("8", ""))):
@@ -123,7 +123,7 @@ def test_tokens_of_a_row_are_told_by_the_cell_the_command_line_or_all_ranks(tmp_
         assert [row["tokens"] for row in rows] == expected
 
 
-def test_a_step_between_two_readings_has_no_power() -> None:
+def test_a_step_between_two_readings_has_no_power():
     columns = ("unix_time_s", "gpu", "power_w", "temperature_c")
     rows = [(1, 0, 300, 50), (1, 1, 200, 60), (2, 0, 310, 51), (2, 1, "", 61)]
     readings = export.NodeReadings([dict(zip(columns, map(str, r), strict=True)) for r in rows])
@@ -134,7 +134,7 @@ def test_a_step_between_two_readings_has_no_power() -> None:
 
 
 @pytest.mark.parametrize("to", export.FORMATS)
-def test_a_directory_without_a_run_is_refused(tmp_path: Path, to: str) -> None:
+def test_a_directory_without_a_run_is_refused(tmp_path, to):
     with pytest.raises(SystemExit) as ended:
         export.main([str(tmp_path), "--to", to, "--output", str(tmp_path / "out")])
     assert ended.value.code == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.measure.runs import ROOT, environment, measure, measured
 
 HOOK = ("sitecustomize.py", "triptych_steps.py")
@@ -83,14 +84,9 @@ def run(
         "TRIPTYCH_STEPS": str(directory),
         "TRIPTYCH_WARMUP_STEPS": "2",
     }
-    return subprocess.run(
-        [sys.executable, *flags, "-c", program],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
+    done = programs.run([sys.executable, *flags, "-c", program], env=environment(**variables))
+    done.check_returncode()
+    return done
 
 
 def beside(directory: Path) -> Path:
@@ -107,7 +103,7 @@ def steps(directory: Path, name: str = "hook-rank0") -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_step_ends_where_the_next_one_begins(tmp_path: Path, name: str) -> None:
+def test_a_step_ends_where_the_next_one_begins(tmp_path, name):
     run(tmp_path, SET_UP + PROGRAMS[name])
     rows = steps(tmp_path)
     # Nobody knows when the first of the six began.
@@ -117,7 +113,7 @@ def test_a_step_ends_where_the_next_one_begins(tmp_path: Path, name: str) -> Non
     assert {row["skipped"] for row in rows} == {"0"}
 
 
-def test_a_step_that_a_scaler_leaves_out_is_marked(tmp_path: Path) -> None:
+def test_a_step_that_a_scaler_leaves_out_is_marked(tmp_path):
     run(
         tmp_path,
         SET_UP
@@ -134,20 +130,20 @@ for number in range(6):
     assert [row["skipped"] for row in steps(tmp_path)] == ["0", "0", "1", "0", "0"]
 
 
-def test_another_sitecustomize_is_run_as_well(tmp_path: Path) -> None:
+def test_another_sitecustomize_is_run_as_well(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.of_the_site = 5\n")
     ended = run(tmp_path, "print(of_the_site)", search=str(tmp_path))
     assert ended.stdout == "5\n"
     assert not list(tmp_path.glob("*.csv"))  # a program without steps leaves no file
 
 
-def test_an_isolated_python_is_not_seen_and_runs(tmp_path: Path) -> None:
+def test_an_isolated_python_is_not_seen_and_runs(tmp_path):
     program = SET_UP + PROGRAMS["accumulated gradients"] + "print('done')"
     assert run(tmp_path, program, "-I").stdout == "done\n"
     assert not list(tmp_path.glob("*.csv"))
 
 
-def test_steps_in_the_code_come_before_those_of_the_hook(tmp_path: Path) -> None:
+def test_steps_in_the_code_come_before_those_of_the_hook(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
         SET_UP
@@ -175,7 +171,7 @@ for _ in range(6):
     assert json.loads((tmp_path / "run/steps/rank0.json").read_text())["rank"] == 0
 
 
-def test_a_subclass_of_a_trainer_tells_each_of_its_steps(tmp_path: Path) -> None:
+def test_a_subclass_of_a_trainer_tells_each_of_its_steps(tmp_path):
     program = """
 import triptych_steps
 class Trainer:
@@ -188,7 +184,7 @@ assert [trainer.train_step(iter([1]), number=2) for _ in range(4)] == [3] * 4
     assert [row["tokens"] for row in steps(tmp_path, "rank0")] == ["8"] * 4
 
 
-def test_steps_that_a_cell_did_not_ask_for_are_told_and_left_out(tmp_path: Path) -> None:
+def test_steps_that_a_cell_did_not_ask_for_are_told_and_left_out(tmp_path):
     program = """
 import os
 os.environ["TRIPTYCH_STEPS_MOST"] = "3"
@@ -201,7 +197,7 @@ for _ in range(6):
     assert told.count("more steps than its cell asks for") == 1
 
 
-def test_without_measure_a_step_is_nothing(tmp_path: Path) -> None:
+def test_without_measure_a_step_is_nothing(tmp_path):
     program = "import triptych_steps\nwith triptych_steps.step(tokens=1) as s: s.phase('x')"
     subprocess.run(
         [sys.executable, "-c", program],

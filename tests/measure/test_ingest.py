@@ -76,25 +76,6 @@ def test_a_reading_that_is_not_there_is_left_out(tmp_path):
     assert rows[7].split(",")[1:3] == ["0", ""]
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ("", "timestamp"),
-        ("a,b\n1,2\n", "timestamp"),
-        (HEAD, "two readings"),
-        (HEAD + line(0, 0) + "x\n" + line(1, 0), "line 3"),
-        (HEAD + line(0, 0) + line(1, 0, "0.1 kW"), "line 3"),
-        (HEAD + line(0, 0) + "yesterday" + line(1, 0)[23:], "line 3"),
-    ],
-)
-def test_what_is_no_recording_is_refused_and_leaves_nothing(tmp_path, capsys, content, told):
-    with pytest.raises(SystemExit) as error:
-        ingested(tmp_path, content)
-    assert error.value.code == 2
-    assert told in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_time_is_of_this_machines_zone(monkeypatch):
     monkeypatch.setenv("TZ", "UTC-2")
     time.tzset()
@@ -135,20 +116,13 @@ def test_dcgms_exporter_by_prometheus(tmp_path, step_s):
     assert audit.main([str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        '{"data": {"result": [{"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP"}, "values": []}]}}',
-        '{"status": "error"}',
-        answer(DCGM_FI_DEV_POWER_USAGE="another"),
-    ],
+#: answers of Prometheus without power
+WITHOUT_POWER = (
+    "{",
+    '{"data": {"result": [{"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP"}, "values": []}]}}',
+    '{"status": "error"}',
+    answer(DCGM_FI_DEV_POWER_USAGE="another"),
 )
-def test_an_answer_without_power_is_refused_and_leaves_nothing(tmp_path, content):
-    with pytest.raises(SystemExit) as error:
-        ingested(tmp_path, content)
-    assert error.value.code == 2
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_host_is_no_path(tmp_path):
@@ -209,6 +183,13 @@ def test_zeus_energies_of_windows(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "told"),
     [
+        ("", (), "timestamp"),
+        ("a,b\n1,2\n", (), "timestamp"),
+        (HEAD, (), "two readings"),
+        (HEAD + line(0, 0) + "x\n" + line(1, 0), (), "line 3"),
+        (HEAD + line(0, 0) + line(1, 0, "0.1 kW"), (), "line 3"),
+        (HEAD + line(0, 0) + "yesterday" + line(1, 0)[23:], (), "line 3"),
+        *((content, (), "smi.csv") for content in WITHOUT_POWER),
         (DMON, (), "--every"),
         (DMON.replace("POWER", "GPUTL"), OF_DMON, "POWER"),
         (DMON + "GPU 0   1\n", OF_DMON, "line 25"),
@@ -218,7 +199,7 @@ def test_zeus_energies_of_windows(tmp_path):
         (ZEUS + "1010.0,step,x,1,1\n", (), "smi.csv"),
     ],
 )
-def test_recordings_of_others_that_say_too_little_are_refused(
+def test_what_is_no_recording_or_says_too_little_is_refused_and_leaves_nothing(
     tmp_path, capsys, content, options, told
 ):
     with pytest.raises(SystemExit) as error:

@@ -47,7 +47,7 @@ def follow(directory: Path, lines: list[str], pattern: str | None = None) -> lis
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_line_ends_the_steps_since_the_line_before(tmp_path: Path, name: str) -> None:
+def test_a_line_ends_the_steps_since_the_line_before(tmp_path, name):
     rows = follow(tmp_path, [LINES[name].format(step) + "\n" for step in (1, 2, 4)])
     assert [(row["step"], row["steps"], row["phase"]) for row in rows] == [
         ("2", "1", "warmup"),
@@ -57,25 +57,25 @@ def test_a_line_ends_the_steps_since_the_line_before(tmp_path: Path, name: str) 
     assert [float(row["ended_unix_s"]) for row in rows] == [1001.0, 1002.0]
 
 
-def test_a_progress_bar_is_no_step_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_progress_bar_is_no_step_unless_it_is_asked_for(tmp_path):
     bars = [BAR.format(step) + "\r" for step in (1, 2, 3)]
     assert follow(tmp_path, bars) == []
     assert [row["step"] for row in follow(tmp_path, bars, "tqdm")] == ["2", "3"]
 
 
-def test_a_line_that_comes_in_parts_is_one_line(tmp_path: Path) -> None:
+def test_a_line_that_comes_in_parts_is_one_line(tmp_path):
     line = LINES["deepspeed"]
     second = line.format(2)
     rows = follow(tmp_path, [line.format(1) + "\n", second[:60], second[60:] + "\n"])
     assert [(row["step"], row["ended_unix_s"]) for row in rows] == [("2", "1002.000000")]
 
 
-def test_steps_that_go_back_begin_anew(tmp_path: Path) -> None:
+def test_steps_that_go_back_begin_anew(tmp_path):
     lines = [LINES["deepspeed"].format(step) + "\n" for step in (5, 6, 1, 2)]
     assert [row["step"] for row in follow(tmp_path, lines)] == ["6", "2"]
 
 
-def test_a_pattern_of_ones_own_needs_a_step(tmp_path: Path) -> None:
+def test_a_pattern_of_ones_own_needs_a_step(tmp_path):
     rows = follow(tmp_path, ["at 1 now\n", "at 2 now\n"], r"at (?P<step>\d+) now")
     assert [(row["step"], row["pattern"]) for row in rows] == [("2", "own")]
     for wrong in (r"at (\d+)", "("):
@@ -84,9 +84,7 @@ def test_a_pattern_of_ones_own_needs_a_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("apart_ms", "kept_back"), [(1000.0, False), (500.0, True)])
-def test_output_that_is_kept_back_is_found_out(
-    tmp_path: Path, apart_ms: float, kept_back: bool
-) -> None:
+def test_output_that_is_kept_back_is_found_out(tmp_path, apart_ms, kept_back):
     line = LINES["megatron-lm"].replace("500.0", str(apart_ms))
     follow(tmp_path, [line.format(step) + "\n" for step in (1, 2, 3, 4)])
     assert bool(buffering(tmp_path / "log.csv")) is kept_back
@@ -96,13 +94,11 @@ def test_output_that_is_kept_back_is_found_out(
     ("tokens_per_s", "gpus", "disagree"),
     [(637_816.0, 2, False), (318_908.0, 2, True), (1_275_632.0, 2, True), (None, 2, False)],
 )
-def test_tokens_that_disagree_with_the_log_are_found_out(
-    tmp_path: Path, tokens_per_s: float | None, gpus: int, disagree: bool
-) -> None:
+def test_tokens_that_disagree_with_the_log_are_found_out(tmp_path, tokens_per_s, gpus, disagree):
     follow(tmp_path, [LINES["torchtitan"].format(step) + "\n" for step in (1, 2, 3, 4)])
     assert bool(other_tokens(tmp_path / "log.csv", tokens_per_s, gpus)) is disagree
 
 
-def test_a_log_without_tokens_contradicts_none(tmp_path: Path) -> None:
+def test_a_log_without_tokens_contradicts_none(tmp_path):
     follow(tmp_path, [LINES["deepspeed"].format(step) + "\n" for step in (1, 2, 3, 4)])
     assert other_tokens(tmp_path / "log.csv", 1e6, 2) == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def node(name: str, *matrix_tflops: float, heat: float = 0.0) -> dict[str, Any]:
     return {"node": name, "simulated": False, "gpus": gpus}
 
 
-def test_what_is_known_of_a_model_is_the_median_of_what_was_measured() -> None:
+def test_what_is_known_of_a_model_is_the_median_of_what_was_measured():
     gpus = [gpu for name in ("first", "second") for gpu in recorded(name)["gpus"]]
     known = preflight.KNOWN["NVIDIA H100 80GB HBM3"]
     assert known.keys() == preflight.TESTS.keys()
@@ -43,7 +42,7 @@ def test_what_is_known_of_a_model_is_the_median_of_what_was_measured() -> None:
         assert value == pytest.approx(measured, rel=0.002)
 
 
-def test_two_real_gpus_are_fit_and_one_with_another_process_is_not() -> None:
+def test_two_real_gpus_are_fit_and_one_with_another_process_is_not():
     for name in ("first", "second"):
         assert preflight.judge([recorded(name)], "vm") == []
     gpus = recorded("disturbed")["gpus"]
@@ -53,7 +52,7 @@ def test_two_real_gpus_are_fit_and_one_with_another_process_is_not() -> None:
     assert [len(list(preflight.problems_of(gpu, products))) for gpu in products] == [0, 2]
 
 
-def test_a_gpu_is_compared_with_those_of_other_nodes_and_only_its_own_are_named() -> None:
+def test_a_gpu_is_compared_with_those_of_other_nodes_and_only_its_own_are_named():
     records = [node("a", 700.0, 702.0), node("b", 640.0, 641.0), node("c", 699.0, 701.0)]
     assert preflight.judge(records, "a") == preflight.judge(records, "c") == []
     assert len(preflight.judge(records, "b")) == 2
@@ -61,11 +60,11 @@ def test_a_gpu_is_compared_with_those_of_other_nodes_and_only_its_own_are_named(
     assert preflight.judge([node("b", 640.0)], "b") == []
 
 
-def test_heat_is_a_fault_of_the_node() -> None:
+def test_heat_is_a_fault_of_the_node():
     assert len(preflight.judge([node("a", 700.0, 700.0, heat=0.2)], "a")) == 2
 
 
-def test_the_whole_way_on_a_cpu(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_way_on_a_cpu(tmp_path, capfd):
     words = [str(tmp_path / "fleet"), "--simulate=2", "--seconds=0.5"]
     assert preflight.main(words) in (0, 1)  # a busy CPU is not fit
     (path,) = (tmp_path / "fleet").glob("*.json")
@@ -76,7 +75,7 @@ def test_the_whole_way_on_a_cpu(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert "SIMULATED" in capfd.readouterr().err
 
 
-def test_without_gpus_nothing_is_tried(tmp_path: Path) -> None:
+def test_without_gpus_nothing_is_tried(tmp_path):
     with pytest.raises(SystemExit) as ended:
         preflight.main([str(tmp_path / "fleet")])
     assert ended.value.code == 2

@@ -81,7 +81,7 @@ def ends(rows: list[dict[str, str]]) -> list[tuple[int, int, float]]:
     return [(*pair, end - start) for pair, (start, end) in zip(numbers, spans, strict=True)]
 
 
-def test_the_checksum_is_castagnolis() -> None:
+def test_the_checksum_is_castagnolis():
     # RFC 3720, B.4
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(bytes(32)) == 0x8A9136AA
@@ -89,7 +89,7 @@ def test_the_checksum_is_castagnolis() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_ends_the_steps_since_the_one_before(tmp_path: Path, kind: str) -> None:
+def test_a_record_ends_the_steps_since_the_one_before(tmp_path, kind):
     (tmp_path / "run.x").write_bytes(KINDS[kind](*STEPS))
     code, rows = read(tmp_path)
     assert code is None
@@ -99,7 +99,7 @@ def test_a_record_ends_the_steps_since_the_one_before(tmp_path: Path, kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_earlier_run_wrote_does_not_count(tmp_path: Path, kind: str) -> None:
+def test_what_an_earlier_run_wrote_does_not_count(tmp_path, kind):
     earlier = [(step, T0 - 50 + step) for step in range(1, 20)]
     (tmp_path / "run.1").write_bytes(KINDS[kind](*earlier))
     assert read(tmp_path) == ("records_not_of_this_run", [])
@@ -110,7 +110,7 @@ def test_what_an_earlier_run_wrote_does_not_count(tmp_path: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, kind: str) -> None:
+def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path, kind):
     content = KINDS[kind](*STEPS)
     whole = len(KINDS[kind](*STEPS[:3]))
     for length in range(whole, len(content)):
@@ -125,7 +125,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_wrong_byte_is_a_reason_and_no_error(tmp_path: Path, kind: str) -> None:
+def test_any_wrong_byte_is_a_reason_and_no_error(tmp_path, kind):
     begin = len(KINDS[kind](*STEPS[:2]))
     content = KINDS[kind](*STEPS)
     codes = set()
@@ -141,14 +141,14 @@ def test_any_wrong_byte_is_a_reason_and_no_error(tmp_path: Path, kind: str) -> N
 @pytest.mark.parametrize(
     "event", [b"\x80", b"\x0a\xff", b"\x0b", b"\x08\x01", text(5, b"\x0a\x03ab")]
 )
-def test_a_message_that_is_no_event_is_damaged(tmp_path: Path, event: bytes) -> None:
+def test_a_message_that_is_no_event_is_damaged(tmp_path, event):
     rest = text(5, text(1, text(1, b"loss"))) if event == b"\x08\x01" else b""
     (tmp_path / "run.x").write_bytes(events(*STEPS[:2]) + framed(event + rest))
     code, rows = read(tmp_path)
     assert (code, len(rows)) == ("record_damaged", 1)
 
 
-def test_of_several_series_and_ranks_one_counts(tmp_path: Path) -> None:
+def test_of_several_series_and_ranks_one_counts(tmp_path):
     samples = [(step * 64, at + 0.1) for step, at in STEPS]
     content = events(*STEPS, tags=("loss", "lr")) + events(
         *samples, tags=("loss vs samples", "vs x")
@@ -171,7 +171,7 @@ def test_of_several_series_and_ranks_one_counts(tmp_path: Path) -> None:
         (events(), "records_not_of_this_run"),
     ],
 )  # fmt: skip
-def test_without_steps_there_is_a_code(tmp_path: Path, content: bytes | None, code: str) -> None:
+def test_without_steps_there_is_a_code(tmp_path, content, code):
     (tmp_path / "runs").mkdir()
     if content is not None:
         (tmp_path / "run.x").write_bytes(content)
@@ -191,7 +191,7 @@ with open("events.out.7", "wb") as stream:
 """
 
 
-def test_the_whole_way(tmp_path: Path) -> None:
+def test_the_whole_way(tmp_path):
     words = (sys.executable, "-c", PROGRAM)
     options = ("--records=events.*", "--tokens-per-step=100")
     assert measure(tmp_path, *words, "9", options=options, PYTHONPATH=str(ROOT)).returncode == 0
@@ -206,7 +206,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert audit.main([str(tmp_path / "run")]) == 0
 
 
-def test_records_that_are_not_there_are_the_reason(tmp_path: Path) -> None:
+def test_records_that_are_not_there_are_the_reason(tmp_path):
     options = ("--records=nothing*", "--tokens-per-step=100")
     assert measure(tmp_path, "sh", "-c", "exit 3", options=options).returncode == 3
     record = measured(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.measure.runs import environment, wait_for
 from workflow_lib import audit
 from workflow_lib.records.paths import RunPaths
@@ -22,15 +22,8 @@ def site(directory: Path, word: str, **variables: str) -> None:
     """Call a script of job 7 on node n1."""
     of_job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURMD_NODENAME": "n1", **variables}
     words = [sys.executable, "-m", "workflow_lib.measure", "site", word, str(directory / "site")]
-    done = subprocess.run(
-        [*words, "--simulate=2", "--rate=10"],
-        env=environment(**of_job),
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    done = programs.run([*words, "--simulate=2", "--rate=10"], directory, environment(**of_job))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def measured_once(directory: Path, name: str, **variables: str) -> dict[str, object]:
@@ -44,27 +37,27 @@ def measured_once(directory: Path, name: str, **variables: str) -> dict[str, obj
     return record
 
 
-def test_a_job_that_is_requeued_has_a_run_for_each_time(tmp_path: Path) -> None:
+def test_a_job_that_is_requeued_has_a_run_for_each_time(tmp_path):
     for name, code in (("7", 0), ("7-2", 3)):
         record = measured_once(tmp_path, name, SLURM_JOB_EXIT_CODE2=f"{code}:0")
         assert (record["job_id"], record["exit_code"], record["invalid"]) == ("7", code, [])
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["7", "7-2"]
 
 
-def test_a_node_that_was_not_sampled_is_told(tmp_path: Path) -> None:
+def test_a_node_that_was_not_sampled_is_told(tmp_path):
     record = measured_once(tmp_path, "7", SLURM_JOB_NUM_NODES="2")
     assert record["nodes"] == ["n1"]
     assert len(list(record["invalid"])) == 1  # type: ignore[call-overload]
 
 
-def test_a_job_without_gpus_leaves_nothing(tmp_path: Path) -> None:
+def test_a_job_without_gpus_leaves_nothing(tmp_path):
     for word in ("begin", "end"):
         site(tmp_path, word, SLURM_JOB_GPUS="")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("job", ["1", "2"])
-def test_jobs_side_by_side_have_the_joules_of_their_own_gpus(job: str) -> None:
+def test_jobs_side_by_side_have_the_joules_of_their_own_gpus(job):
     archive = Path(__file__).parents[2] / "evidence/measured/site-h100x2.zip"
     audited = {run.name: audit.Audit(run) for run in audit.runs_below(archive)}[job]
     with zipfile.ZipFile(archive) as opened:

@@ -76,7 +76,7 @@ def told(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_the_whole_command_without_steps(run: Path) -> None:
+def test_the_whole_command_without_steps(run):
     record = summary.summarise(run, told(tokens=1280))
     # 1,280 W over 40 s
     assert record["values"]["energy_j"] == pytest.approx(51_200, rel=1e-6)
@@ -88,7 +88,7 @@ def test_the_whole_command_without_steps(run: Path) -> None:
     assert record["invalid"] == []
 
 
-def test_steps_of_all_ranks_after_the_warm_up(run: Path) -> None:
+def test_steps_of_all_ranks_after_the_warm_up(run):
     names = ["step", "phase", "started_unix_s", "ended_unix_s", "tokens"]
     for rank in range(2):
         rows = [
@@ -120,7 +120,7 @@ def test_steps_of_all_ranks_after_the_warm_up(run: Path) -> None:
     assert [summary.summarise(run, told())["rung"] for _ in range(2)] == [3, 3]
 
 
-def test_an_interval_of_the_log_is_several_steps(run: Path) -> None:
+def test_an_interval_of_the_log_is_several_steps(run):
     write(
         run / "steps/log.csv",
         ["step", "phase", "started_unix_s", "ended_unix_s", "steps", "told_step_s"],
@@ -137,9 +137,7 @@ def test_an_interval_of_the_log_is_several_steps(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("told_by_log", "valid"), [(32, True), (64, False)])
-def test_tokens_that_the_log_contradicts_are_not_valid(
-    run: Path, told_by_log: int, valid: bool
-) -> None:
+def test_tokens_that_the_log_contradicts_are_not_valid(run, told_by_log, valid):
     names = ["step", "phase", "started_unix_s", "ended_unix_s", "steps", "told_step_s"]
     write(
         run / "steps/log.csv",
@@ -155,7 +153,7 @@ def test_tokens_that_the_log_contradicts_are_not_valid(
     assert (record["invalid"] == []) is valid
 
 
-def test_each_gpu_and_the_one_that_lags(run: Path) -> None:
+def test_each_gpu_and_the_one_that_lags(run):
     record = summary.summarise(run, told())
     slow = record["gpus"][3]
     assert (slow["node"], slow["uuid"]) == ("n2", "GPU-n2-1")
@@ -170,14 +168,14 @@ def test_each_gpu_and_the_one_that_lags(run: Path) -> None:
     assert not any("GPU-n2-1" in line for line in summary.lines_of(record, run))
 
 
-def test_a_gap_in_telemetry_is_not_valid(run: Path) -> None:
+def test_a_gap_in_telemetry_is_not_valid(run):
     path = RunPaths(run).gpu_samples("n2")
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:100], *lines[400:]]))
     assert summary.summarise(run, told())["invalid"]
 
 
-def test_the_auditor_agrees_and_finds_what_was_changed(run: Path) -> None:
+def test_the_auditor_agrees_and_finds_what_was_changed(run):
     record = summary.summarise(run, told(tokens=1280))
     path = run / "measured.json"
     path.write_text(json.dumps(record))
@@ -187,7 +185,7 @@ def test_the_auditor_agrees_and_finds_what_was_changed(run: Path) -> None:
     assert audit.main([str(run)]) == 1
 
 
-def test_a_gpu_that_heat_slows_lags_though_it_draws_little(tmp_path: Path) -> None:
+def test_a_gpu_that_heat_slows_lags_though_it_draws_little(tmp_path):
     with zipfile.ZipFile(ROOT / "evidence/measured/hot-gpu-h100x2.zip") as archive:
         for name in archive.namelist():
             if name.startswith(("native/steps/rank", "native/telemetry/")):

@@ -1,7 +1,5 @@
 """Published configurations become models of the same size, and no key is lost on the way."""
 
-from __future__ import annotations
-
 import json
 import re
 

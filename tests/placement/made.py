@@ -1,7 +1,5 @@
 """Made-up nodes whose silicon, slots and drift are known, as a sweep over them would read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

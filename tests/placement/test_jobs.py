@@ -8,8 +8,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from workflow_lib.placement import __main__ as command
 from workflow_lib.placement import jobs
 from workflow_lib.placement.slots import BEHIND
@@ -67,7 +65,7 @@ def of_jobs(directory: Path, count: int, slow: float = 0.95, hot_c: float = 8.0)
         job(directory, f"job{number}", gpus)
 
 
-def test_a_slow_and_a_hot_gpu_are_named_and_no_other(tmp_path: Path) -> None:
+def test_a_slow_and_a_hot_gpu_are_named_and_no_other(tmp_path):
     of_jobs(tmp_path, 8)
     fleet = jobs.survey(tmp_path, BEHIND)
     assert [row["gpu"] for row in fleet.rows if row["slow"]] == [3]
@@ -77,12 +75,12 @@ def test_a_slow_and_a_hot_gpu_are_named_and_no_other(tmp_path: Path) -> None:
     assert slowest["clock_effect_low"] < math.log(0.95) < slowest["clock_effect_high"]
 
 
-def test_two_jobs_give_no_interval_and_no_verdict(tmp_path: Path) -> None:
+def test_two_jobs_give_no_interval_and_no_verdict(tmp_path):
     of_jobs(tmp_path, 2)
     assert {row["slow"] for row in jobs.survey(tmp_path, BEHIND).rows} == {None}
 
 
-def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_path: Path) -> None:
+def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_path):
     two = [("n1", 0, 1980.0, 40.0), ("n1", 1, 345.0, 30.0)]
     job(tmp_path, "idle", two, busy_percent=3.0)
     job(tmp_path, "not told", two, power_w=120.0, busy_percent=None)
@@ -97,7 +95,7 @@ def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_pat
     assert fleet.left_out == {"no_pair": 3, "not_valid": 1, "unfinished": 1, "damaged": 2}
 
 
-def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path: Path) -> None:
+def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path):
     alarms = 0
     for seed in range(60):
         noise = random.Random(seed)
@@ -111,7 +109,7 @@ def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path: Path) -> Non
     assert alarms <= 10  # 10 % of 60 would be 6, in jobs that share the mean of their GPUs
 
 
-def test_the_command_prints_and_writes_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_prints_and_writes_all(tmp_path, capsys):
     of_jobs(tmp_path / "jobs", 4)
     words = ["slots", str(tmp_path / "jobs"), "--output", str(tmp_path / "out")]
     assert command.main(words) == 0

@@ -104,9 +104,8 @@ def test_limits_are_written_as_a_sweep_whose_runs_are_found(place, study, tmp_pa
         assert low - 0.005 < 1 - now / was < high + 0.005
 
 
-def test_limits_that_the_platform_does_not_allow_are_not_written(place, study, tmp_path, capsys):
-    path = study / "platforms" / "h200x4.yaml"
-    path.write_text(path.read_text().replace("gpu_settings: allowed", "gpu_settings: forbidden"))
+def test_limits_that_the_platform_does_not_allow_are_not_written(place, edit, tmp_path, capsys):
+    edit("platforms/h200x4.yaml", "gpu_settings: allowed", "gpu_settings: forbidden")
     assert place() == 0
     ways = ("power_limits_w: ", "gpu_settings: allowed", "platforms/h200x4.yaml")
     assert lacking(capsys.readouterr().out, "Limit GPUs: ", *ways) == []

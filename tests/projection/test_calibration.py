@@ -1,15 +1,12 @@
 """The calibration sweep, run on a machine whose rates are made up: does a fit find the whole?"""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from workflow_lib.cells import expand_study
+from tests import shipped
 from workflow_lib.projection.layouts import own_layout
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_runs import OwnRun
@@ -17,10 +14,9 @@ from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.step_terms import terms
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.reading import RecordError
-from workflow_lib.study import load_study
 
-STUDY = load_study(Path("config"))
-CELLS = [planned.cell for planned in expand_study(STUDY)["calibration"].cells if planned.feasible]
+STUDY = shipped.study()
+CELLS = [planned.cell for planned in shipped.sweeps()["calibration"].cells if planned.feasible]
 #: none of them the middle of its prior
 RATES = {
     **{"product": 1.55, "weight": 0.3, "attention": 2.6, "element": 1.6, "head": 1.5},

@@ -1,7 +1,5 @@
 """Fits of made-up rows, whose rates and effects are known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

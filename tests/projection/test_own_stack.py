@@ -1,7 +1,5 @@
 """The fit that is shipped predicts as a new one does, and a plan fits nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

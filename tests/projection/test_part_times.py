@@ -1,7 +1,5 @@
 """Times of parts alone: what is read, and the lines that are fitted or refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

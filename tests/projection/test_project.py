@@ -1,15 +1,13 @@
 """A projection of a model on more GPUs than there are, from runs to the page."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests import shipped
 from tests.report.full_matrix import identity, run_row
 from tests.texts import lacking, numbers
 from workflow_lib import table_files
@@ -36,10 +34,9 @@ from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.labels import labels
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.tables import RUNS
-from workflow_lib.study import load_study
 from workflow_lib.table_files import write_table
 
-STUDY = load_study(Path("config"))
+STUDY = shipped.study()
 MODEL = STUDY.models["llama3-8b"].record("llama3-8b")
 MACHINE = hardware_machine(hardware_of("h200", STUDY.platforms["h200"]))
 

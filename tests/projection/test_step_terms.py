@@ -1,7 +1,5 @@
 """Parts of a step at the peak, worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,13 +1,11 @@
 """Parts that take times measured alone: worked out by hand from a made-up line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests import shipped
 from tests.projection.made_up_times import EXCHANGE, OPTIMISER, SIZES, records
 from workflow_lib.projection import step_model
 from workflow_lib.projection.gpu_power import levels
@@ -19,7 +17,6 @@ from workflow_lib.projection.part_times import Rates, read_parts
 from workflow_lib.projection.project import basis, project
 from workflow_lib.projection.step_terms import not_hidden_s, terms
 from workflow_lib.projection.timed_terms import measured
-from workflow_lib.study import load_study
 
 # A layer has 4·1000² + 2·1000·4000 = 12 000 000 weights; the head 10 000 000, and as many the
 # embedding.
@@ -143,7 +140,7 @@ def test_a_refused_line_keeps_the_usual_part(tmp_path):
     assert "tensor alone" not in measured(replace(LAYOUT, tp=2), found)
     assert "send alone" in measured(replace(LAYOUT, pp=2), found)
     stack = own_stack([run for run in read_own() if run.gpu == "H200"][:3], found.times)
-    model = load_study(Path("config")).models["llama3-8b"].record("llama3-8b")
+    model = shipped.study().models["llama3-8b"].record("llama3-8b")
     best, *_ = project(model, published_machine("H200"), "h200", 2, 64, 1e12, stack)
     said = basis(best, stack, levels(stack.runs, "H200"), "h200x2")
     (why,) = (how for what, how in said if "reduce-scatter of 2" in what)

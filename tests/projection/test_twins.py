@@ -1,26 +1,18 @@
 """Twins, their bubble, and comparisons that are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests import made_cells, shipped
 from tests.texts import lacking, numbers
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.twins import Side, refusals, twin_of, whole_over_twin
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.training import Training
-from workflow_lib.study import load_study
 
-STUDY = load_study(Path("config"))
-TRAINING = Training(
-    **{"micro_batch_size": 1, "global_batch_size": 128, "precision": "bf16", "zero_stage": 1},
-    **{"sequence_parallel": True, "recomputation": "full", "overlap": False, "seed": 1},
-    **{"learning_rate": 1e-4, "warmup_steps": 5, "measured_steps": 20},
-)
+STUDY = shipped.study()
+TRAINING = replace(made_cells.TRAINING, sequence_parallel=True, recomputation="full")
 
 
 def side(model, training=None, **degrees):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from tests.made_cells import made_cell, made_training
+from tests.made_cells import TRAINING, made_cell
 from workflow_lib.records import cell_axes
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.measures import MEASURES, inapplicable
@@ -69,7 +70,8 @@ def identity(
 ) -> dict[str, Any]:
     """The IDENTITY columns of a cell."""
     gpus = gpus or degrees.world_size
-    training = made_training(
+    training = replace(
+        TRAINING,
         zero_stage=3 if degrees.tp == 8 and degrees.pp == 1 and degrees.ep == 1 else 1,
         micro_batch_size=micro_batch,
         recomputation=recomputation,

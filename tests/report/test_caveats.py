@@ -1,8 +1,6 @@
 """Which cells a page names for loads in step with the sensor of power, for memory pressure and for
 settings of the allocator."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.comparison.sides import known, measured

@@ -1,7 +1,5 @@
 """How tables are taken apart."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

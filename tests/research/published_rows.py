@@ -1,7 +1,5 @@
 """Made-up published runs, as a CSV file in the published columns."""
 
-from __future__ import annotations
-
 import csv
 
 from research.projection.reading import COLUMNS, read_published

@@ -1,7 +1,5 @@
 """What configuration files of a source say besides its tables."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

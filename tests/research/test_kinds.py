@@ -1,7 +1,5 @@
 """Kinds of questions, and how far their intervals reach."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Errors, coverage and order of predictions, worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.projection.metrics import (

@@ -1,7 +1,5 @@
 """Shapes count what the workflow's formulas count, but for norms and biases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Own runs on more GPUs, predicted from those on few."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

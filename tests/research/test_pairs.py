@@ -1,7 +1,5 @@
 """Slow-down from blocks of steps with a known cost."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

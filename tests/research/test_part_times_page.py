@@ -1,7 +1,5 @@
 """The page of parts timed alone, and the file that projections read."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Parts of a benchmark stand alone."""
 
-from __future__ import annotations
-
 import json
 
 from benchmarks.measuring.parts import Log, run_parts

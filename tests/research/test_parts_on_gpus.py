@@ -2,11 +2,8 @@
 CPU.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from math import prod
 from pathlib import Path
@@ -15,6 +12,8 @@ import pytest
 
 from research import parts_on_gpus
 from research.measuring import part_steps
+from tests import programs
+from tests.programs import well
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,13 +50,9 @@ def test_a_line_says_the_median_and_its_rate():
 
 def script(*arguments, **environment):
     """What the script printed."""
-    ended = subprocess.run(
-        [sys.executable, "research/parts_on_gpus.py", *map(str, arguments)],
-        **{"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 300},
-        **{"capture_output": True, "text": True},
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    command = [sys.executable, "research/parts_on_gpus.py", *map(str, arguments)]
+    done = well(programs.run(command, env=os.environ | environment))
+    return done.stdout
 
 
 def test_without_gpus_the_script_says_that_it_measured_nothing():

@@ -1,7 +1,5 @@
 """What records of launches in turn say, of ours and of peers."""
 
-from __future__ import annotations
-
 import math
 import re
 

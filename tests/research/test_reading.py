@@ -1,7 +1,5 @@
 """Files of published runs as strangers write them."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

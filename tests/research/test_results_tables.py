@@ -36,7 +36,7 @@ def side_of(directory: Path, *cells: Planned) -> Side:
     return read_side(write_sweep(directory, cells or [Planned("tp1")]), "made-up")
 
 
-def test_a_page_with_fp8_has_the_mfu_of_each_peak(tmp_path: Path) -> None:
+def test_a_page_with_fp8_has_the_mfu_of_each_peak(tmp_path):
     cells = [
         Planned("tp1", options=each, training={"precision": each}, measures=MFU[each])
         for each in MFU
@@ -51,7 +51,7 @@ def test_a_page_with_fp8_has_the_mfu_of_each_peak(tmp_path: Path) -> None:
     assert sum("MFU" in head for head in heads) == 1
 
 
-def test_the_page_of_own_runs_has_each_error_with_both_rates() -> None:
+def test_the_page_of_own_runs_has_each_error_with_both_rates():
     run = read_own()[-1]
     ends = {0.5: (-0.05, 0.05), 0.9: (-math.log(1.1), math.log(1.1))}
     widths = Widths("own", ends, rows=3, groups=3)
@@ -72,7 +72,7 @@ def test_the_page_of_own_runs_has_each_error_with_both_rates() -> None:
     assert "hold 1 of 1 " in page
 
 
-def test_a_cell_without_a_completed_run_has_no_memory_at_all(tmp_path: Path) -> None:
+def test_a_cell_without_a_completed_run_has_no_memory_at_all(tmp_path):
     side = side_of(tmp_path, Planned("tp1", outcomes=(None,)))
     assert "at least" not in parts.table_of(side, side.cells)
 
@@ -86,7 +86,7 @@ def test_a_cell_without_a_completed_run_has_no_memory_at_all(tmp_path: Path) -> 
         ("ab", "True, False", "some"),
     ],
 )
-def test_a_page_names_every_commit_that_its_runs_recorded(commits, changed, doubt) -> None:
+def test_a_page_names_every_commit_that_its_runs_recorded(commits, changed, doubt):
     recorded = {"commit": ", ".join(letter * 40 for letter in commits)}
     said = parts.code_in_words(recorded | {"uncommitted_changes": changed})
     assert re.findall(r"\b[0-9a-f]{12}\b", said) == [letter * 12 for letter in commits]
@@ -94,7 +94,7 @@ def test_a_page_names_every_commit_that_its_runs_recorded(commits, changed, doub
     assert {"perhaps", "with", "some"} & words == ({doubt, "with"} if doubt else set())
 
 
-def test_runs_of_two_days_begin_and_end_with_their_dates() -> None:
+def test_runs_of_two_days_begin_and_end_with_their_dates():
     run = {"outcome": "completed", "started_unix_s": 1_700_000_000.0}
     late = run | {"started_unix_s": 1_700_010_000.0}
     other = run | {"started_unix_s": 1_700_100_000.0}
@@ -118,7 +118,7 @@ def test_a_finding_counts_the_contrasts_that_have_its_verdict(agree, others, set
     assert numbers(verdicts.decided_by(rows)) == said
 
 
-def test_a_finding_has_the_range_of_all_its_contrasts() -> None:
+def test_a_finding_has_the_range_of_all_its_contrasts():
     claim = {"claim": "T4", "says": "It is so.", "gpu_sets": None, "claim_verdict": "contradicted"}
     rows = [
         claim | {"verdict": verdict, "wide_low": low, "wide_high": high}
@@ -134,7 +134,7 @@ def test_a_finding_has_the_range_of_all_its_contrasts() -> None:
     assert lacking(said, "contradicted by 2 of 3 ", heading, "−6.0 % to +0.20 %.") == []
 
 
-def test_a_finding_of_two_pairs_has_each_part() -> None:
+def test_a_finding_of_two_pairs_has_each_part():
     claim = {"claim": "R2", "says": "It is so.", "claim_verdict": "contradicted"}
     pair = {"model": "short", "beside_model": "whole", "coverage": 0.95}
     rows = [
@@ -169,7 +169,7 @@ def test_a_page_says_in_which_runs_step_time_drifted(drifts, steady, span, tmp_p
     assert lacking(note, f"{steady} completed", span) == []
 
 
-def test_a_page_says_how_long_runs_waited_and_not_that_their_gpus_got_cool(tmp_path: Path) -> None:
+def test_a_page_says_how_long_runs_waited_and_not_that_their_gpus_got_cool(tmp_path):
     asked = {"cool_down_to_c": 37.0, "cool_down_limit_s": 90.0}
     cells = [
         Planned("tp1", telemetry=asked, measures={"cool_down_s": 90.2}),
@@ -180,7 +180,7 @@ def test_a_page_says_how_long_runs_waited_and_not_that_their_gpus_got_cool(tmp_p
     assert "cool-down" not in parts.note(side_of(tmp_path / "plain", cells[2]))
 
 
-def test_bytes_of_a_step_by_arithmetic() -> None:
+def test_bytes_of_a_step_by_arithmetic():
     cell = made_cell()
     counts = parameters(cell.model)
 
@@ -206,7 +206,7 @@ def test_bytes_of_a_step_by_arithmetic() -> None:
     assert readings.arithmetic(tensor) is None
 
 
-def test_the_page_of_readings_counts_a_run_of_two_sweeps_once(tmp_path: Path) -> None:
+def test_the_page_of_readings_counts_a_run_of_two_sweeps_once(tmp_path):
     kinds = ("memory_peak_bytes", "memory_reserved_peak_bytes", "memory_used_peak_bytes")
     measures = {"sampler_cpu_share": 0.004, **dict.fromkeys(kinds, 1e9)}
     planned = Planned("tp1", measures=measures, of_gpus={"energy_difference": -0.001})
@@ -221,7 +221,7 @@ def test_the_page_of_readings_counts_a_run_of_two_sweeps_once(tmp_path: Path) ->
     assert sampler[-4:] == ["1", *["0.40 %"] * 3]
 
 
-def test_the_page_of_readings_has_each_rate_that_alternated(tmp_path: Path) -> None:
+def test_the_page_of_readings_has_each_rate_that_alternated(tmp_path):
     sweep = write_sweep(tmp_path, [Planned("tp1")])
     (cell,) = read_table(SweepPaths(sweep).table("cells"), CELLS)["cell"]
     assert rows_of(readings.costs([sweep])) == []
@@ -241,7 +241,7 @@ def test_the_page_of_readings_has_each_rate_that_alternated(tmp_path: Path) -> N
     ]
 
 
-def test_the_page_of_a_sweep_has_what_ranks_communicated_in_a_step(tmp_path: Path) -> None:
+def test_the_page_of_a_sweep_has_what_ranks_communicated_in_a_step(tmp_path):
     sweep = write_sweep(tmp_path, [Planned("tp1")])
     cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
     assert sweeps.communication(sweep, cells) == []

@@ -2,8 +2,6 @@
 a library that answers as NVML does.
 """
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 

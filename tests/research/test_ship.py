@@ -1,7 +1,5 @@
 """What is shipped of published runs and of the fit is what they give."""
 
-from __future__ import annotations
-
 import copy
 import json
 

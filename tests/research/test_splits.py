@@ -1,7 +1,5 @@
 """Which rows are fitted and which are predicted."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.projection.reading import read_published

@@ -1,7 +1,5 @@
 """A launch of the engine's benchmark trains on new tokens in each step."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

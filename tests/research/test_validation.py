@@ -1,7 +1,5 @@
 """A validation of made-up rows, from the file to the tables."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -11,35 +11,20 @@ from typing import Any
 
 import yaml
 
+from tests.made_sweeps import made_sweep
+
 ROOT = Path(__file__).parent.parent.parent
 
-_SWEEP: dict[str, Any] = {
-    "description": "Tiny models on the throwaway cluster",
-    "platforms": ["h200", "h100", "mi250"],
-    "repeats": 1,
-    "data": "synthetic",
-    "protocol": {
-        "warmup_steps": 1,
-        "measured_steps": 4,
-        "idle_baseline_s": 0.5,
-        "sample_rate_hz": 10,
-    },
-    "training": {
-        "zero_stage": 1,
-        "micro_batch_size": 2,
-        "global_batch_size": 8,
-        "precision": "fp32",
-        "recomputation": "none",
-        "overlap": False,
-        "learning_rate": 1.0e-3,
-        "seed": 1,
-    },
-    "matrix": [
+_SWEEP = made_sweep(
+    "Tiny models on the throwaway cluster",
+    {"idle_baseline_s": 0.5},
+    platforms=["h200", "h100", "mi250"],
+    matrix=[
         {"platforms": ["h200", "mi250"], "models": "llama3-tiny", "dp": 2},
         {"platforms": "h200", "models": "gpt3-tiny", "pp": 2, "dp": 1},
         {"platforms": "h100", "models": "mixtral-tiny", "dp": 2},
     ],
-}
+)
 
 
 def write(directory: Path, **changes: Any) -> Path:

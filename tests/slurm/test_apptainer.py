@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 import yaml
 
+from tests.programs import well
 from tests.slurm import debian, study
 from tests.slurm.test_workflow import Site, site  # noqa: F401  # a fixture
 
@@ -92,8 +93,7 @@ def test_a_sweep_runs_in_a_container_to_its_report(contained, image, tmp_path):
     path = f"{git.parent}{os.pathsep}{site.environment['PATH']}"
     own = {"HF_TOKEN": secret, "PATH": path}
     site = dataclasses.replace(site, environment=dict(site.environment) | own)
-    done = site.snakemake("slurm_h200")
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(site.snakemake("slurm_h200"))
     runs = site.runs("h200")
     assert len(runs) == 2
     for run in runs:

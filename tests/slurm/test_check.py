@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.slurm import study
 from workflow_lib.records.checks import CheckRecord, Finding, NodeCheck
 from workflow_lib.records.files import read_record
@@ -43,14 +44,8 @@ class Site:
         """Run that command. Returns the exit code, the findings by their part, and
         what was printed.
         """
-        done = subprocess.run(
-            self.command(*options, **changes),
-            cwd=self.clone,
-            env=self.environment() | {"PYTHONPATH": str(study.ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = self.environment() | {"PYTHONPATH": str(study.ROOT)}
+        done = programs.run(self.command(*options, **changes), self.clone, environment)
         (path,) = (self.directory / "results").glob("checks/h200/*/check.json")
         found = read_record(path, CheckRecord)
         assert found.passed == (done.returncode == 0 and "--without-job" not in options)

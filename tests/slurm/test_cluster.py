@@ -34,7 +34,7 @@ def accounting(cluster: Cluster, job: str, nodes: str) -> dict[str, str]:
     raise AssertionError(f"sacct does not report the end of job {job} on {nodes}, only {said!r}")
 
 
-def test_each_partition_has_its_nodes_up(slurm_cluster: Cluster) -> None:
+def test_each_partition_has_its_nodes_up(slurm_cluster):
     answer = slurm_cluster.run("sinfo", "--noheader", "--format=%P|%a|%D|%N|%f|%G")
     assert answer.stdout.splitlines() == [
         "h200|up|2|h200-[1-2]|h200|gpu:h200:8",
@@ -44,9 +44,7 @@ def test_each_partition_has_its_nodes_up(slurm_cluster: Cluster) -> None:
     ]
 
 
-def test_a_job_on_two_nodes_is_given_and_charged_sixteen_gpus(
-    slurm_cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_job_on_two_nodes_is_given_and_charged_sixteen_gpus(slurm_cluster, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text(
         "#!/bin/bash\n"
@@ -67,7 +65,7 @@ def test_a_job_on_two_nodes_is_given_and_charged_sixteen_gpus(
     assert "gres/gpu=16" in ended["AllocTRES"].split(",")
 
 
-def test_a_step_beside_another_sees_the_same_gpus(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_step_beside_another_sees_the_same_gpus(slurm_cluster, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text(
         "#!/bin/bash\n"
@@ -88,21 +86,21 @@ def test_a_step_beside_another_sees_the_same_gpus(slurm_cluster: Cluster, tmp_pa
     ]
 
 
-def test_an_amd_node_names_its_gpus_in_amds_variable(slurm_cluster: Cluster) -> None:
+def test_an_amd_node_names_its_gpus_in_amds_variable(slurm_cluster):
     answer = slurm_cluster.run(
         "srun", "--partition=mi250", "--gres=gpu:mi250:8", "printenv", "ROCR_VISIBLE_DEVICES"
     )
     assert answer.stdout == f"{ALL_GPUS}\n"
 
 
-def test_a_node_resolves_its_own_name(slurm_cluster: Cluster) -> None:
+def test_a_node_resolves_its_own_name(slurm_cluster):
     answer = slurm_cluster.run(
         "srun", *ON_H200, "--nodelist=h200-2", "getent", "ahostsv4", "h200-2"
     )
     assert answer.stdout.split()[0] == "127.0.0.1"
 
 
-def test_a_failed_job_is_recorded_with_its_exit_status(slurm_cluster: Cluster) -> None:
+def test_a_failed_job_is_recorded_with_its_exit_status(slurm_cluster):
     job = slurm_cluster.run(
         "sbatch", "--parsable", "--output=/dev/null", "--wrap=exit 3"
     ).stdout.strip()
@@ -121,30 +119,26 @@ def test_a_failed_job_is_recorded_with_its_exit_status(slurm_cluster: Cluster) -
         ([*ON_H200, "--time=3-00:00:00"], "time limit is invalid"),
     ],
 )
-def test_what_the_cluster_does_not_have_is_refused(
-    slurm_cluster: Cluster, options: list[str], message: str
-) -> None:
+def test_what_the_cluster_does_not_have_is_refused(slurm_cluster, options, message):
     answer = slurm_cluster.run("sbatch", *options, "--wrap=true", check=False)
     assert answer.returncode == 1
     assert message in answer.stderr
 
 
-def test_starting_it_again_changes_nothing(slurm_cluster: Cluster) -> None:
+def test_starting_it_again_changes_nothing(slurm_cluster):
     before = slurm_cluster.daemon_states()
     assert Cluster(slurm_cluster.directory).start() is False
     assert slurm_cluster.daemon_states() == before
 
 
-def test_a_second_one_elsewhere_is_refused(slurm_cluster: Cluster) -> None:
+def test_a_second_one_elsewhere_is_refused(slurm_cluster):
     second = Cluster(slurm_cluster.directory.with_name("triptych-slurm-second"))
     with pytest.raises(ClusterError, match=f"already up in {slurm_cluster.directory}"):
         second.start()
     assert not second.directory.exists()
 
 
-def test_a_directory_with_something_else_in_it_is_refused(
-    slurm_cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_directory_with_something_else_in_it_is_refused(slurm_cluster, tmp_path):
     occupied = slurm_cluster.directory / "state"
     with pytest.raises(ClusterError, match="did not write"):
         Cluster(occupied).start()
@@ -171,7 +165,7 @@ def traces() -> dict[str, object]:
     }
 
 
-def test_it_goes_without_a_trace_even_with_a_job_running(disposable_cluster: Cluster) -> None:
+def test_it_goes_without_a_trace_even_with_a_job_running(disposable_cluster):
     before = traces()
     assert "h200-1" not in str(before["hosts"])
     disposable_cluster.start()
@@ -189,9 +183,7 @@ def test_it_goes_without_a_trace_even_with_a_job_running(disposable_cluster: Clu
     assert not disposable_cluster.directory.exists()
 
 
-def test_it_starts_after_a_crash_and_still_goes_without_a_trace(
-    disposable_cluster: Cluster,
-) -> None:
+def test_it_starts_after_a_crash_and_still_goes_without_a_trace(disposable_cluster):
     before = traces()
     disposable_cluster.start()
     for state in disposable_cluster.daemon_states().values():
@@ -203,7 +195,7 @@ def test_it_starts_after_a_crash_and_still_goes_without_a_trace(
     assert traces() == before
 
 
-def test_its_daemons_are_found_when_their_directory_is_gone(disposable_cluster: Cluster) -> None:
+def test_its_daemons_are_found_when_their_directory_is_gone(disposable_cluster):
     before = traces()
     disposable_cluster.start()
     shutil.rmtree(disposable_cluster.directory)

@@ -34,7 +34,7 @@ def refused(directory: Path) -> str:
     return str(error.value)
 
 
-def test_a_directory_of_another_user_is_refused(closed: Path) -> None:
+def test_a_directory_of_another_user_is_refused(closed):
     directory = closed / "slurm"
     directory.mkdir()
     (directory / "slurm.conf").write_text(f"{MARKER}{directory}\nProlog=/tmp/evil\n")
@@ -42,7 +42,7 @@ def test_a_directory_of_another_user_is_refused(closed: Path) -> None:
     assert f"{directory} belongs to another" in refused(directory)
 
 
-def test_what_another_user_planted_makes_no_directory_ours(closed: Path) -> None:
+def test_what_another_user_planted_makes_no_directory_ours(closed):
     directory = closed / "slurm"
     directory.mkdir()
     conf = directory / "slurm.conf"
@@ -53,30 +53,30 @@ def test_what_another_user_planted_makes_no_directory_ours(closed: Path) -> None
     assert "did not write" in refused(directory)
 
 
-def test_a_directory_that_others_write_to_is_refused(closed: Path) -> None:
+def test_a_directory_that_others_write_to_is_refused(closed):
     directory = closed / "slurm"
     directory.mkdir()
     directory.chmod(0o775)
     assert f"{directory} can be written" in refused(directory)
 
 
-def test_a_link_is_refused(closed: Path) -> None:
+def test_a_link_is_refused(closed):
     (closed / "real").mkdir()
     (closed / "slurm").symlink_to(closed / "real")
     assert "is a link" in refused(closed / "slurm")
 
 
-def test_below_a_directory_that_is_open_to_all_nothing_is_made() -> None:
+def test_below_a_directory_that_is_open_to_all_nothing_is_made():
     """Whoever comes first would own it."""
     assert "can be written" in refused(Path("/tmp/triptych-no-such-cluster"))
 
 
-def test_a_directory_of_roots_own_below_one_that_is_open_to_all_is_closed() -> None:
+def test_a_directory_of_roots_own_below_one_that_is_open_to_all_is_closed():
     with tempfile.TemporaryDirectory(dir="/tmp") as own:
         Cluster(Path(own) / "slurm")._refuse_directory()
 
 
-def test_the_default_is_closed() -> None:
+def test_the_default_is_closed():
     Cluster(default_directory())._refuse_directory()
 
 

@@ -116,7 +116,7 @@ def _start(
     site = {"environment": values, "modules": MODULES, "python": str(python)} | changes
     loaded = load_study(study.write(base / "config", **site))
     planned = cells.expand_study(loaded)["tiny-mi250"].cells[0]
-    cell = scripts.with_baseline(planned.cell)
+    cell = scripts.with_telemetry(planned.cell)
     places = scripts.write(cell, loaded.platforms["mi250"], root, base / results)
     run = RunPaths(places.run_directory)
     path = f"{tools}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

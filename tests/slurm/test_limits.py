@@ -5,7 +5,6 @@ driver is a library that plays NVML, with a script for each node.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from tests.launch import scripts
 from tests.slurm import study
 from tests.telemetry import nvml
+from tests.telemetry.conftest import nvml_library  # noqa: F401  (a fixture)
 from workflow_lib import cells
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import NodeLimits
@@ -121,17 +121,9 @@ class Site:
         self.until(lambda: self.is_over(job))
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    pytest.importorskip("pynvml")
-    if shutil.which("gcc") is None:
-        pytest.skip("the library that plays NVML needs gcc")
-    return nvml.build(tmp_path_factory.mktemp("nvml"))
-
-
 @pytest.fixture
-def site(slurm_cluster, tmp_path, library):
-    site = Site(slurm_cluster, tmp_path, library)
+def site(slurm_cluster, tmp_path, nvml_library):  # noqa: F811
+    site = Site(slurm_cluster, tmp_path, nvml_library)
     yield site
     slurm_cluster.run("scancel", "--me")
 

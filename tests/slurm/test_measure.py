@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests import programs
+from tests.programs import well
+
 from ..measure.runs import wait_for
 from .cluster import Cluster
 
@@ -50,7 +53,7 @@ def record_of(directory: Path) -> dict[str, Any]:
     return record
 
 
-def test_two_nodes_of_four_ranks_are_counted_once(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_two_nodes_of_four_ranks_are_counted_once(slurm_cluster, tmp_path):
     program = tmp_path / "rank.py"
     program.write_text(RANK)
     options = f"--steps=hook --warmup-steps=2 -- srun --overlap {sys.executable} {program}"
@@ -70,9 +73,7 @@ def test_two_nodes_of_four_ranks_are_counted_once(slurm_cluster: Cluster, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("trainer", ["transformers", "lightning", "deepspeed", "torch"])
-def test_each_step_of_a_trainer_is_seen(
-    trainer: str, slurm_cluster: Cluster, tmp_path: Path
-) -> None:
+def test_each_step_of_a_trainer_is_seen(trainer, slurm_cluster, tmp_path):
     torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2"
     program = f"{TRAINERS} {trainer} --steps=8 --calls --records={tmp_path}/records"
     options = f"--steps=hook --warmup-steps=2 -- srun --overlap --ntasks=1 {torchrun} {program}"
@@ -91,7 +92,7 @@ def test_each_step_of_a_trainer_is_seen(
             assert call["started_unix_s"] < step["ended_unix_s"] <= call["ended_unix_s"]
 
 
-def test_the_log_of_the_job_has_the_steps(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_the_log_of_the_job_has_the_steps(slurm_cluster, tmp_path):
     line = "[Rank 0] step=$n, skipped=0, lr=[0.1]"
     loop = f'for n in 1 2 3 4 5 6; do echo "{line}"; sleep 0.3; done; exit 9'
     code, _ = run_job(slurm_cluster, tmp_path, 1, f"--tokens-per-step=7 -- bash -c '{loop}'")
@@ -101,7 +102,7 @@ def test_the_log_of_the_job_has_the_steps(slurm_cluster: Cluster, tmp_path: Path
     assert record["values"]["step_time_s"] == pytest.approx(0.3, abs=0.25)
 
 
-def test_a_job_that_runs_is_measured_from_outside(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_runs_is_measured_from_outside(slurm_cluster, tmp_path):
     line = "[Rank 0] step=$n, skipped=0, lr=[0.1]"
     script = tmp_path / "job.sh"
     script.write_text(
@@ -114,34 +115,26 @@ def test_a_job_that_runs_is_measured_from_outside(slurm_cluster: Cluster, tmp_pa
     job = slurm_cluster.run(*submitted).stdout.strip()
     wait_for(lambda: "RUNNING" in slurm_cluster.run("squeue", "-h", "-j", job, "-o%T").stdout)
     attach = [sys.executable, "-m", "workflow_lib.measure", "attach", job, "--simulate=2"]
-    attached = subprocess.run(
-        [*attach, f"--output={tmp_path}/run", "--tokens-per-step=7"],
-        env={**slurm_cluster.environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert attached.returncode == 0, attached.stderr
+    environment = {**slurm_cluster.environment, "PYTHONPATH": str(ROOT)}
+    options = [f"--output={tmp_path}/run", "--tokens-per-step=7"]
+    well(programs.run([*attach, *options], tmp_path, environment))
     record = record_of(tmp_path)
     assert (record["job_id"], record["exit_code"], record["rung"]) == (job, 9, 1)
     assert (record["nodes"], len(record["gpus"])) == (["h200-1", "h200-2"], 4)
     assert (record["invalid"], record["values"]["counted_steps"]) == ([], 3)
     # It runs no more.
-    again = subprocess.run(
-        attach, env={**slurm_cluster.environment, "PYTHONPATH": str(ROOT)}, check=False
-    )
+    again = programs.run(attach, env=environment)
     assert again.returncode == 2
 
 
-def test_under_srun_one_task_measures_for_all(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_under_srun_one_task_measures_for_all(slurm_cluster, tmp_path):
     code, _ = run_job(slurm_cluster, tmp_path, 2, "-- bash -c 'exit 0'", before="srun ")
     assert code == 0
     assert record_of(tmp_path)["nodes"] == ["h200-1", "h200-2"]
     assert len(list(tmp_path.glob("run*"))) == 1
 
 
-def test_a_cancelled_job_keeps_what_was_measured(slurm_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cancelled_job_keeps_what_was_measured(slurm_cluster, tmp_path):
     # The signal ends the batch script, and Slurm kills what is left of the job.
     script = "-- bash -c 'sleep 3; scancel --signal=TERM --full $SLURM_JOB_ID; sleep 60'"
     code, _ = run_job(slurm_cluster, tmp_path, 1, script)

@@ -150,9 +150,7 @@ def try_fault(cluster: Cluster, directory: Path, number: int) -> list[str]:
     return [f"{kind} on {nodes}, fault {number}: {each}" for each in wrong]
 
 
-def test_faults_keep_exit_codes_and_readings_and_leave_nothing(
-    slurm_cluster: Cluster, tmp_path: Path
-) -> None:
+def test_faults_keep_exit_codes_and_readings_and_leave_nothing(slurm_cluster, tmp_path):
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(lambda n: try_fault(slurm_cluster, tmp_path, n), range(FAULTS))
         wrong = [each for of_fault in found for each in of_fault]

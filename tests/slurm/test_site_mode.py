@@ -62,7 +62,7 @@ def submit(cluster: Cluster, *options: str, command: str) -> str:
     return done.stdout.split()[0]
 
 
-def test_every_job_with_gpus_is_measured(measuring_cluster: Cluster, tmp_path: Path) -> None:
+def test_every_job_with_gpus_is_measured(measuring_cluster, tmp_path):
     gpus = ("--partition=h200", "--gres=gpu:h200:2")
     two_nodes = submit(measuring_cluster, *gpus, "--nodes=2", command="srun sleep 4; exit 3")
     none = submit(measuring_cluster, "--partition=cpu", command="sleep 1")
@@ -85,9 +85,7 @@ def test_every_job_with_gpus_is_measured(measuring_cluster: Cluster, tmp_path: P
     assert comment.split()[-4:] == ["gpus=4", "nodes=2", "valid", "simulated"]
 
 
-def test_a_node_is_not_drained_where_nothing_can_be_written(
-    measuring_cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_node_is_not_drained_where_nothing_can_be_written(measuring_cluster, tmp_path):
     (tmp_path / "site").write_text("not a directory")
     job = submit(measuring_cluster, "--partition=h100", "--gres=gpu:h100:1", command="exit 4")
     state = measuring_cluster.run("sacct", "-nXP", "-j", job, "--format=State,ExitCode").stdout

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import programs
 from tests.launch import scripts
+from tests.programs import well
 from tests.slurm import study
 from tests.slurm.test_workflow import site  # noqa: F401  # a fixture
 from workflow_lib.launch.schedulers.refusals import NotNowError, refused
@@ -51,14 +53,8 @@ def test_slurm_is_asked_for_what_the_platforms_file_says(slurm_cluster, tmp_path
     assert "Switches=1@00:02:00" in told
 
     command = [sys.executable, "-m", "workflow_lib.check", "--config", str(config)]
-    subprocess.run(
-        [*command, "--results", str(tmp_path), "--platform", "h200", "--without-job"],
-        cwd=study.ROOT,
-        env=dict(slurm_cluster.environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command += ["--results", str(tmp_path), "--platform", "h200", "--without-job"]
+    programs.run(command, env=slurm_cluster.environment)
     (written,) = tmp_path.glob("checks/h200/*/check.json")
     found = read_record(written, CheckRecord).findings
     # Two days, in the cluster's slurm.conf.
@@ -119,27 +115,18 @@ def test_no_more_runs_are_in_flight_than_open_files_allow(
 @pytest.mark.long
 def test_the_workflow_takes_what_ran_as_an_array(site, slurm_cluster):  # noqa: F811
     _repeat(site.config, 3)
-    rendered = site.snakemake("slurm_mi250", "--until", "render", "tokenize")
-    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    well(site.snakemake("slurm_mi250", "--until", "render", "tokenize"))
     arguments = ["--config", str(site.config), "--results", str(site.results)]
     command = [sys.executable, "-m", "workflow_lib.launch", "array", *arguments]
-    submitted = subprocess.run(
-        [*command, "--sweep", "tiny-mi250", "--at-once", "3"],
-        cwd=study.ROOT,
-        env=dict(site.environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert submitted.returncode == 0, submitted.stderr
+    asked = [*command, "--sweep", "tiny-mi250", "--at-once", "3"]
+    well(programs.run(asked, env=site.environment))
     runs = site.runs("mi250")
     ids = [json.loads(run.job.read_text())["job_id"] for run in runs]
     array = ids[0].partition("_")[0]
     assert ids == [f"{array}_{task}" for task in (1, 2, 3)]
 
     # The workflow starts while they queue and run: it submits nothing of its own.
-    done = site.snakemake("slurm_mi250", "--until", "run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(site.snakemake("slurm_mi250", "--until", "run"))
     for run, job_id in zip(runs, ids, strict=True):
         outcome = json.loads(run.outcome.read_text())
         assert (outcome["outcome"], outcome["job_id"]) == ("completed", job_id)

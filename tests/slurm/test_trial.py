@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.slurm import study, trial
 
 
@@ -23,8 +21,8 @@ def typed_in_the_readme() -> list[str]:
 
 @pytest.mark.long
 def test_the_smoke_sweep_runs_and_the_readmes_commands_work_as_typed(
-    slurm_cluster: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+    slurm_cluster, tmp_path, capfd
+):
     directory = tmp_path / "try-slurm"
     code = trial.main(["--directory", str(directory)])
     told = capfd.readouterr().out
@@ -37,36 +35,21 @@ def test_the_smoke_sweep_runs_and_the_readmes_commands_work_as_typed(
     variables = dict(each.split("=", 1) for each in export)
     written = report.stat().st_mtime_ns
     for command in typed_in_the_readme():
-        done = subprocess.run(
-            re.sub(r"^make ", "make -o .venv/.installed ", command),
-            shell=True,
-            cwd=directory,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        typed = re.sub(r"^make ", "make -o .venv/.installed ", command)
+        done = programs.run(["sh", "-c", typed], directory, os.environ | variables)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     # What is done is not done again, and nothing of it lies anywhere else.
     assert report.stat().st_mtime_ns == written
     assert not (study.ROOT / trial.DIRECTORY.name).exists()
 
 
-def test_without_the_cluster_it_says_how_to_start_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_cluster_it_says_how_to_start_it(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(trial, "default_directory", lambda: tmp_path / "no-cluster")
     assert trial.main(["--directory", str(tmp_path / "try")]) == 1
     assert "make slurm-cluster" in capsys.readouterr().err
     assert not (tmp_path / "try").exists()
 
 
-def test_what_removes_the_cluster_removes_the_copy() -> None:
-    shown = subprocess.run(
-        ["make", "--dry-run", "slurm-cluster-stop"],
-        cwd=study.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_what_removes_the_cluster_removes_the_copy():
+    shown = programs.run(["make", "--dry-run", "slurm-cluster-stop"])
     assert f"rm -rf {trial.DIRECTORY.relative_to(study.ROOT)}\n" in shown.stdout

@@ -20,6 +20,8 @@ import polars as pl
 import pytest
 import yaml
 
+from tests import programs
+from tests.programs import well
 from tests.slurm import study
 from workflow_lib import results
 from workflow_lib.records.paths import RunPaths
@@ -55,14 +57,7 @@ class Site:
 
     def snakemake(self, profile: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command in the repository, profiles registered."""
-        return subprocess.run(
-            self.command(profile, *arguments),
-            cwd=study.ROOT,
-            env=dict(self.environment),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return programs.run(self.command(profile, *arguments), env=self.environment)
 
     def runs(self, platform: str) -> list[RunPaths]:
         """The runs of a platform, by directory."""
@@ -124,8 +119,7 @@ def test_a_profile_takes_a_sweep_to_its_report(
         study.profile(site.config)
     if platform == "mi250":
         options = ["--resources", "runs_in_flight=1"]
-    done = site.snakemake(f"slurm_{platform}", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(site.snakemake(f"slurm_{platform}", *options))
 
     profiled, runs = [
         [run for run in site.runs(platform) if results.is_profiled(run.directory) is wanted]
@@ -183,8 +177,7 @@ def test_other_trainers_train_over_two_nodes(site):
     sweep["training"] |= {"trainer": names, "zero_stage": 0, "overlap": True}
     sweep |= {"platforms": ["h200"], "matrix": [{"models": "llama3-tiny", "dp": 2}]}
     path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
-    done = site.snakemake("slurm_h200")
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(site.snakemake("slurm_h200"))
     rows = pl.read_parquet(site.results / "sweeps/tiny/runs.parquet").sort("trainer").to_dicts()
     assert [row["trainer"] for row in rows] == names
     for row in rows:
@@ -258,14 +251,12 @@ def _session(leader: int) -> list[int]:
 
 @pytest.mark.long
 def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cluster):
-    rendered = site.snakemake("slurm_mi250", "--until", "render")
-    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    well(site.snakemake("slurm_mi250", "--until", "render"))
     (run,) = site.runs("mi250")
     slurm_cluster.run("sbatch", "--wait", "--output", os.devnull, str(run.script), timeout=120)
     job_id = json.loads(run.job.read_text())["job_id"]
 
-    done = site.snakemake("slurm_mi250", "--until", "run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(site.snakemake("slurm_mi250", "--until", "run"))
     outcome = json.loads(run.outcome.read_text())
     assert (outcome["outcome"], outcome["job_id"]) == ("completed", job_id)
     assert not run.attempts.exists()
@@ -291,15 +282,7 @@ def test_a_login_node_that_sees_new_files_late_takes_them_when_they_come(site):
     """
     site.results.mkdir()
     command = ["unshare", "--mount", "bash", "-c", _LAGGING, str(site.results)]
-    done = subprocess.run(
-        [*command, *site.command("slurm_mi250")],
-        cwd=study.ROOT,
-        env=site.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(programs.run([*command, *site.command("slurm_mi250")], env=site.environment))
     (run,) = site.runs("mi250")
     assert json.loads(run.outcome.read_text())["outcome"] == "completed"
     assert not run.attempts.exists()
@@ -308,8 +291,7 @@ def test_a_login_node_that_sees_new_files_late_takes_them_when_they_come(site):
 
 @pytest.mark.slow
 def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tmp_path):
-    rendered = site.snakemake("slurm_mi250", "--until", "render")
-    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    well(site.snakemake("slurm_mi250", "--until", "render"))
     (run,) = site.runs("mi250")
     copied = RunPaths(tmp_path / "copy of results" / run.directory.relative_to(site.results))
     shutil.copytree(site.results, tmp_path / "copy of results")
@@ -348,8 +330,7 @@ def test_what_slurm_refuses_names_the_file_and_the_key(site, slurm_cluster, tmp_
     # The remedy works: with the file mended, the same command asks for what Slurm grants.
     shutil.rmtree(site.config)
     study.write(site.config)
-    mended = site.snakemake("slurm_mi250", "--until", "render")
-    assert mended.returncode == 0, mended.stdout + mended.stderr
+    well(site.snakemake("slurm_mi250", "--until", "render"))
     assert not set(changes.values()) & set(requested(run.script).values())
 
 
@@ -398,25 +379,10 @@ def test_without_sbatch_the_message_says_where_to_run(site):
         assert found is not None
         (tools / tool).symlink_to(found)
     without = Site(site.config, site.results, dict(site.environment) | {"PATH": f"{path}:{tools}"})
-    rendered = site.snakemake("slurm_mi250", "--until", "render")
-    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    well(site.snakemake("slurm_mi250", "--until", "render"))
     (run,) = site.runs("mi250")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "workflow_lib.launch",
-            "run",
-            str(run.directory),
-            "--scheduler",
-            "slurm",
-        ],
-        cwd=study.ROOT,
-        env=dict(without.environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "workflow_lib.launch", "run", str(run.directory)]
+    done = programs.run([*command, "--scheduler", "slurm"], env=without.environment)
     assert done.returncode == 1
     assert "sbatch is not" in done.stderr
     assert "Traceback" not in done.stderr

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import programs
 from tests.made_cells import made_cell
 from tests.waiting import until
 from workflow_lib.records.cell import Cell, Telemetry, TelemetrySource
@@ -62,19 +63,19 @@ def start_sampler(directory: Path, cell: Cell, **environment: str) -> subprocess
     """Write the cell and start its sampler; ``environment`` is added to this process's own."""
     paths = RunPaths(directory)
     write_json(paths.cell, cell)
-    return subprocess.Popen(
-        [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)],
-        cwd=REPOSITORY,
-        env={**os.environ, "SLURMD_NODENAME": NODE, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)]
+    return programs.start(command, env={**os.environ, "SLURMD_NODENAME": NODE, **environment})
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     """Wait until ``path`` exists; fails where the process ends or the time is up."""
     until(path.exists, process, f"{path} did not appear")
+
+
+def script_of(name: str) -> dict[str, str]:
+    """What a file beside this one has a library say that plays a vendor's, by key."""
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return dict(line.split(" ", 1) for line in lines)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -88,14 +89,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def refusal(paths: RunPaths, *program: str) -> str:
     """The one line with which the sampler of a run ends that cannot begin, or another program."""
-    process = subprocess.run(
-        [sys.executable, *(program or ("-m", "workflow_lib.telemetry")), str(paths.cell)],
-        cwd=REPOSITORY,
-        env={**os.environ, "SLURMD_NODENAME": NODE},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, *(program or ("-m", "workflow_lib.telemetry")), str(paths.cell)]
+    process = programs.run(command, env={**os.environ, "SLURMD_NODENAME": NODE})
     assert process.returncode == 1
     assert process.stderr.count("\n") == 1, process.stderr
     return process.stderr

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.telemetry.cells import NODE, read_rows, wait_for
+from tests.telemetry.cells import NODE, read_rows, script_of, wait_for
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import TelemetryEnd, TelemetryStart
@@ -18,70 +18,9 @@ from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 
 Start = Callable[..., subprocess.Popen[str]]
 
-#: the scope at which a field is of all links together
-ALL_LINKS = 2**32 - 1
-
-#: two H200; ids of the slowdown counters as drivers 575 to 580.65 have them
-H200: Mapping[str, str] = {
-    "count": "2",
-    "driver": "580.65.06",
-    "name": "NVIDIA H200",
-    "serial": "1650524",
-    "uuid.0": "GPU-aaaa-0",
-    "uuid.1": "GPU-bbbb-1",
-    "vbios": "96.00.A5.00.03",
-    "bus.0": "00000000:1B:00.0",
-    "bus.1": "00000000:43:00.0",
-    "pcie.generation": "5",
-    "pcie.width": "16",
-    "limit": "700000",
-    "limit.default": "700000",
-    "limit.max": "700000",
-    "limit.min": "200000",
-    "clock.sm.max": "1980",
-    "clock.memory.max": "3201",
-    "temperature.slowdown": "87",
-    "temperature.shutdown": "92",
-    "ecc": "1",
-    "mig": "0",
-    "persistence": "1",
-    "power.0": "79483",
-    "power.1": "698125",
-    "samples.every": "0.02",
-    "temperature": "35",
-    "margin": "52",
-    "fan": "63",
-    "clock.sm": "1980",
-    "clock.memory": "3201",
-    "utilisation": "100",
-    "reasons": "4",
-    "energy": "123456789",
-    "used": "4294967296000",
-    "ecc.corrected": "3",
-    "ecc.uncorrected": "0",
-    "field.74": "5000000000",
-    "field.82": "48",
-    "field.82.type": "1",
-    "field.138": "2048",
-    "field.138.scope": str(ALL_LINKS),
-    "field.139": "1024",
-    "field.139.scope": str(ALL_LINKS),
-    "field.185": "44100",
-    "field.185.type": "1",
-    "field.185.scope": "2",
-    "field.186": "91250",
-    "field.186.type": "1",
-    "field.251": "2500000000",
-    "field.252": "0",
-    "field.253": "125000000",
-    "gpm.2": "93.5",
-    "gpm.3": "30.5",
-    "gpm.5": "42.0",
-    "gpm.10": "30.0",
-    "gpm.20": "2.0",
-    "gpm.21": "4.0",
-    "events.types": "11",
-}
+#: two H200; ids of the slowdown counters as drivers 575 to 580.65 have them, and links' fields at
+#: the scope of all links together
+H200: Mapping[str, str] = script_of("fake_nvml_h200.txt")
 
 #: GPM's metrics, as the library has them
 ACTIVITY = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
+from tests.telemetry.cells import NODE, make_cell, read_rows, script_of, wait_for
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import TelemetryStart
 from workflow_lib.records.paths import RunPaths
@@ -36,37 +36,7 @@ Build = Callable[..., Path]
 UNIT_J = 1 / 65536
 
 #: two packages of MI250, four dies; the odd dies' power and energy are 0
-MI250: Mapping[str, str] = {
-    "count": "4",
-    "name": "AMD INSTINCT MI250 (MCM) OAM AC MBA",
-    "driver": "6.8.5",
-    "serial": "0x1234",
-    "bus.0": "0x11",
-    "bus.1": "0x14",
-    "bus.2": "0x2e",
-    "bus.3": "0x32",
-    "cap": "500000000",
-    "power": "0",
-    "power.0": "94",
-    "power.2": "98",
-    "energy": "0",
-    "energy.0": "6553600",
-    "energy.2": "13107200",
-    "temperature_edge": "45",
-    "temperature_hotspot.0": "61",
-    "temperature_hotspot.1": "62",
-    "temperature_hotspot.2": "63",
-    "temperature_hotspot.3": "64",
-    "temperature_mem": "55",
-    "critical": "100",
-    "activity": "99",
-    "gfxclk": "1700",
-    "uclk": "1600",
-    "throttle_status": "0",
-    "used": "10737418240",
-    "ecc_corrected": "3",
-    "ecc_uncorrected": "1",
-}
+MI250: Mapping[str, str] = script_of("fake_amd_smi_mi250.txt")
 #: two MI300X: no edge temperature, no momentary throttle status; accumulated times instead
 MI300: Mapping[str, str] = {
     **{key: value for key, value in MI250.items() if "." not in key and key != "energy"},

@@ -16,6 +16,7 @@ import pytest
 
 from tests.analysis.synthetic_run import write_csv
 from tests.telemetry.cells import NODE, make_cell
+from tests.texts import edit, lacking
 from workflow_lib.launch import gpu_faults
 from workflow_lib.records.cell import Cell, Telemetry
 from workflow_lib.records.contract import STEPS, RankRecord
@@ -137,6 +138,14 @@ def reason(paths: RunPaths, cell: Cell = CELL) -> str:
     return found
 
 
+def judge(paths: RunPaths, cell: Cell, *parts: str) -> None:
+    """The run is covered, or else invalid for a reason that has these parts."""
+    if parts:
+        assert lacking(reason(paths, cell), *parts) == []
+    else:
+        assert invalid_reason(paths, cell) is None
+
+
 #: what changes nothing for a run that is covered
 COVERED: dict[str, Callable[[RunPaths], object]] = {
     "as it is": lambda p: None,
@@ -155,13 +164,6 @@ COVERED: dict[str, Callable[[RunPaths], object]] = {
 def test_a_covered_run_has_no_reason(paths, case):
     COVERED[case](paths)
     assert invalid_reason(paths, CELL) is None
-
-
-def edit(path: Path, before: str, after: str) -> None:
-    """Replace the first of a file's texts."""
-    text = path.read_text(encoding="utf-8")
-    assert before in text
-    path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
 
 def changed(rows: list[Sample], place: int, **values: Any) -> list[Sample]:
@@ -259,8 +261,7 @@ FAULTS: dict[str, tuple[Callable[[RunPaths], object], tuple[str, ...]]] = {
 def test_a_fault_is_named_with_its_place_and_size(paths, fault):
     do, parts = FAULTS[fault]
     do(paths)
-    message = reason(paths)
-    assert [part for part in parts if part not in message] == []
+    judge(paths, CELL, *parts)
 
 
 @pytest.mark.parametrize(
@@ -294,18 +295,14 @@ def test_corruption_is_named_by_file_and_line(paths, before, after, line, part):
 def test_gaps(paths, first_s, last_s, covered):
     rows = [r for r in samples() if not (r["gpu"] == 1 and first_s < r["unix_time_s"] < last_s)]
     write_telemetry(paths, rows)
-    if covered:
-        assert invalid_reason(paths, CELL) is None
-    else:
-        assert "GPU 1: no power" in reason(paths)
-        assert f" for {last_s - first_s:.1f} s" in reason(paths)
+    gap = ("GPU 1: no power", f" for {last_s - first_s:.1f} s")
+    judge(paths, CELL, *(() if covered else gap))
 
 
 def test_a_clock_that_was_set_ahead_is_named(paths):
     """The sampler's deadlines go by the monotonic clock: by it no tick was late."""
     for rank in range(2):
-        steps = paths.rank_steps(rank)
-        steps.write_text(steps.read_text().replace(",103.0,", ",3703.0,"))
+        edit(paths.rank_steps(rank), ",103.0,", ",3703.0,")
 
     def ahead(rows: list[Sample]) -> list[Sample]:
         times = [row["unix_time_s"] for row in rows]
@@ -334,11 +331,7 @@ def test_the_drivers_own_samples_bridge_a_gap(paths, first_s, bridged):
         for tick in range(round((102.3 - first_s) * 50))
     ]
     write_csv(paths.power_samples(NODE), POWER_SAMPLES, rows)
-    if bridged:
-        assert invalid_reason(paths, CELL) is None
-    else:
-        assert "GPU 0: no power" in reason(paths)
-        assert "for 1.2 s within" in reason(paths)
+    judge(paths, CELL, *(() if bridged else ("GPU 0: no power", "for 1.2 s within")))
 
 
 def test_at_low_rates_five_periods_are_allowed(paths):
@@ -467,12 +460,8 @@ LONG = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measure
 def test_power_and_counter_must_agree_within_5_percent(long_run, watts, agrees):
     rows = [r | {"power_w": watts} if r["gpu"] else r for r in samples(end_s=135.0)]
     write_telemetry(long_run, rows, counted=counters(end_s=135.0))
-    if agrees:
-        assert invalid_reason(long_run, LONG) is None
-    else:
-        message = reason(long_run, LONG)
-        for part in ("GPU 1 ", " 15000 J in 30.0 s", f" {watts * 30:.0f} J"):
-            assert part in message
+    apart = ("GPU 1 ", " 15000 J in 30.0 s", f" {watts * 30:.0f} J")
+    judge(long_run, LONG, *(() if agrees else apart))
 
 
 def test_counters_read_only_before_and_after_are_compared_over_that_span(long_run):
@@ -518,11 +507,7 @@ def test_a_reading_above_what_the_gpu_can_draw_is_no_reading(long_run, count, co
     for row in spikes:
         row["power_w"] = 3700.0
     write_telemetry(long_run, rows, counted=counters(end_s=135.0), gpus_told=H200)
-    if covered:
-        assert invalid_reason(long_run, LONG) is None
-    else:
-        assert "GPU 1: no power" in reason(long_run, LONG)
-        assert "for 1.2 s" in reason(long_run, LONG)
+    judge(long_run, LONG, *(() if covered else ("GPU 1: no power", "for 1.2 s")))
 
 
 def test_a_high_reading_does_not_excuse_itself(long_run):
@@ -565,11 +550,7 @@ def frozen(rows: list[Sample], power_w: float = 499.987, from_s: float = 0.0) ->
 )
 def test_a_sensor_that_shows_one_value_throughout_is_frozen(long_run, rows, is_frozen):
     write_telemetry(long_run, rows, counted=counters(end_s=135.0))
-    if is_frozen:
-        assert "GPU 1 is 499.987 W" in reason(long_run, LONG)
-        assert " 301 " in reason(long_run, LONG)
-    else:
-        assert invalid_reason(long_run, LONG) is None
+    judge(long_run, LONG, *(("GPU 1 is 499.987 W", " 301 ") if is_frozen else ()))
 
 
 def write_events(paths: RunPaths, *rows: tuple[float, str]) -> None:
@@ -710,7 +691,7 @@ def test_telemetry_or_a_rank_of_another_run_is_refused(signed, of_rank, changes,
         rewrite(signed.rank(1), RankRecord, **changes)
     else:
         rewrite(signed.telemetry_start(NODE), TelemetryStart, **changes)
-    assert [part for part in said if part not in reason(signed)] == []
+    judge(signed, CELL, *said)
 
 
 def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.telemetry.nvml import ACTIVITY, Played
+from tests.telemetry.nvml import ACTIVITY
 from workflow_lib.records.columns import sampled
 from workflow_lib.records.telemetry_columns import GPU_COUNTERS
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
@@ -29,7 +29,7 @@ ONLY_1, LOST = "on GPU 1 only", "GPU is lost"
 EIGHT = {"count": "8", "power": "300000", **{f"uuid_{gpu}": f"GPU-{gpu}" for gpu in range(8)}}
 
 
-def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> None:
+def test_every_combination_of_event_bits_survives_unchanged(played):
     with played.source(reasons="count 0 1 9") as source:  # from 0 up, one a second
         seen = [source.read(0, played.set_time(bits))["event_reasons"] for bits in range(512)]
     assert seen == list(range(512))
@@ -44,9 +44,7 @@ def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> N
         ("53", "files", ["GPU-aaaa-0", "GPU-bbbb-1"]),
     ],
 )
-def test_slurms_numbers_are_of_the_bus_or_of_device_files(
-    played: Played, minors: str, order: str | None, seen: list[str]
-) -> None:
+def test_slurms_numbers_are_of_the_bus_or_of_device_files(played, minors, order, seen):
     played.say(minor_0=minors[0], minor_1=minors[1])
     assert slurm_gpus("1,0", order) == seen
 
@@ -60,9 +58,7 @@ def test_slurms_numbers_are_of_the_bus_or_of_device_files(
         ("0", {}),
     ],
 )
-def test_a_gpu_that_slurms_number_does_not_tell_is_refused(
-    played: Played, numbers: str, says: dict[str, str]
-) -> None:
+def test_a_gpu_that_slurms_number_does_not_tell_is_refused(played, numbers, says):
     played.say(**says)
     with pytest.raises(TelemetryError):
         slurm_gpus(numbers, None)
@@ -100,9 +96,7 @@ def lacking(source: NvidiaSource) -> dict[str, str]:
         ("samples_every", ["power_mw"]),
     ],
 )
-def test_an_unsupported_reading_is_missing_with_its_reason(
-    played: Played, key: str, columns: list[str]
-) -> None:
+def test_an_unsupported_reading_is_missing_with_its_reason(played, key, columns):
     with played.source(**{key: None}) as source:
         assert lacking(source) == dict.fromkeys(columns, "Not Supported")
         read = {**source.read(0, 0.0), **source.read_counters(0, 0.0, everything=True)}
@@ -114,7 +108,7 @@ def test_an_unsupported_reading_is_missing_with_its_reason(
         assert source.errors == {}
 
 
-def test_activity_is_the_mean_since_the_reading_before(played: Played) -> None:
+def test_activity_is_the_mean_since_the_reading_before(played):
     # Of a square wave of 4 s, the mean of its last second and of the whole.
     with played.source(gpm_5="square 0 80 4") as source:
         means = [
@@ -125,7 +119,7 @@ def test_activity_is_the_mean_since_the_reading_before(played: Played) -> None:
     assert {name: means[2][name] for name in ACTIVITY} == {**ACTIVITY, "tensor_active_percent": 40}
 
 
-def test_a_gpu_without_gpm_says_so_once_for_all_its_metrics(played: Played) -> None:
+def test_a_gpu_without_gpm_says_so_once_for_all_its_metrics(played):
     with played.source(gpm_2=None) as source:
         assert lacking(source).keys() == ACTIVITY.keys()
     with played.source(gpm_10=None) as source:
@@ -133,12 +127,12 @@ def test_a_gpu_without_gpm_says_so_once_for_all_its_metrics(played: Played) -> N
         assert source.errors == {"dram_active_percent: Not Supported": 1}
 
 
-def test_links_are_not_taken_for_link_0_alone(played: Played) -> None:
+def test_links_are_not_taken_for_link_0_alone(played):
     with played.source(field_138_scope="0", field_139_scope="0") as source:
         assert source.missing["gpu_link_sent_bytes"] == "Invalid Argument"
 
 
-def test_a_reading_that_only_one_gpu_lacks_names_it(played: Played) -> None:
+def test_a_reading_that_only_one_gpu_lacks_names_it(played):
     with played.source(energy_error_1="3") as source:
         assert lacking(source) == {"energy_j": f"{ONLY_1}: Not Supported"}
         assert source.energy_in_steps == (0,)
@@ -147,7 +141,7 @@ def test_a_reading_that_only_one_gpu_lacks_names_it(played: Played) -> None:
         assert "energy_j" not in source.read_counters(1, 0.0, everything=True)
 
 
-def test_a_gpu_without_power_is_refused(played: Played) -> None:
+def test_a_gpu_without_power_is_refused(played):
     with (
         pytest.raises(TelemetryError, match="Not Supported"),
         played.source(power_1=None),
@@ -155,7 +149,7 @@ def test_a_gpu_without_power_is_refused(played: Played) -> None:
         pass
 
 
-def test_what_the_driver_does_not_tell_of_a_gpu_is_null(played: Played) -> None:
+def test_what_the_driver_does_not_tell_of_a_gpu_is_null(played):
     told = (
         "serial vbios bus_0 pcie_generation pcie_width limit limit_default limit_max clock_sm_max "
         "clock_memory_max temperature_slowdown temperature_shutdown ecc mig persistence"
@@ -172,7 +166,7 @@ def test_what_the_driver_does_not_tell_of_a_gpu_is_null(played: Played) -> None:
     }
 
 
-def test_power_limits_are_those_that_are_in_force_when_asked_for(played: Played) -> None:
+def test_power_limits_are_those_that_are_in_force_when_asked_for(played):
     with played.source() as source:
         assert source.power_limits_w() == [700.0, 700.0]
         played.library.nvmlDeviceSetPowerManagementLimit(source._handles[1], 650_000)
@@ -195,9 +189,7 @@ def test_power_limits_are_those_that_are_in_force_when_asked_for(played: Played)
         ("energy", str(2**64 - 1), "energy_j", str((2**64 - 1) / 1e3)),
     ],
 )
-def test_a_value_that_no_gpu_has_is_null_and_counted(
-    played: Played, key: str, value: str, column: str, said: str
-) -> None:
+def test_a_value_that_no_gpu_has_is_null_and_counted(played, key, value, column, said):
     with played.source() as source:
         played.say(**{key: value})
         read = {**source.read(0, 0.0), **source.read_counters(0, 0.0, everything=True)}
@@ -213,21 +205,21 @@ def answering(*first: UnreadableError | None) -> PolledSource:
 
 
 @pytest.mark.parametrize(("faults", "missing"), [(1, False), (2, True)])
-def test_a_passing_fault_at_the_start_costs_no_column(faults: int, missing: bool) -> None:
+def test_a_passing_fault_at_the_start_costs_no_column(faults, missing):
     source = answering(*[UnreadableError("busy")] * faults)
     assert source.missing.get("temperature_c") == ("busy" if missing else None)
     assert source.read(0, 0.0) == ({} if missing else {"temperature_c": 35})
     assert source.errors == {}
 
 
-def test_a_reading_that_has_nothing_yet_is_neither_missing_nor_an_error() -> None:
+def test_a_reading_that_has_nothing_yet_is_neither_missing_nor_an_error():
     source = answering(None, None)
     assert "temperature_c" not in source.missing
     assert [source.read(0, 0.0), source.read(0, 0.1)] == [{}, {"temperature_c": 35}]
     assert source.errors == {}
 
 
-def test_an_unknown_type_of_value_is_not_guessed(played: Played) -> None:
+def test_an_unknown_type_of_value_is_not_guessed(played):
     with played.source(field_82_type="7") as source:
         assert lacking(source).keys() == {"memory_temperature_c"}
         assert source.missing["memory_temperature_c"].endswith("type 7")
@@ -238,7 +230,7 @@ def test_an_unknown_type_of_value_is_not_guessed(played: Played) -> None:
 LATE = {"field_269": "9000000000", "field_270": "0", "field_271": "7000000000"}
 
 
-def test_slowdown_counters_are_found_where_later_drivers_have_them(played: Played) -> None:
+def test_slowdown_counters_are_found_where_later_drivers_have_them(played):
     # There 251 to 253 are power-smoothing settings: small numbers of another type.
     settings = {f"field_{field}_type": "1" for field in (251, 252, 253)}
     with played.source(driver="580.95.05", field_251="1", **settings, **LATE) as source:
@@ -250,14 +242,12 @@ def test_slowdown_counters_are_found_where_later_drivers_have_them(played: Playe
 @pytest.mark.parametrize(
     ("driver", "seconds"), [("580.65.06", 2.5), ("580.82.07", 9.0), ("590.44", 9.0)]
 )
-def test_the_driver_version_decides_where_both_sets_of_ids_answer(
-    played: Played, driver: str, seconds: float
-) -> None:
+def test_the_driver_version_decides_where_both_sets_of_ids_answer(played, driver, seconds):
     with played.source(driver=driver, **LATE) as source:
         assert source.read_counters(0, 0.0)["throttle_sw_thermal_s"] == seconds
 
 
-def test_a_driver_without_slowdown_counters_has_the_power_cap_alone(played: Played) -> None:
+def test_a_driver_without_slowdown_counters_has_the_power_cap_alone(played):
     none = dict.fromkeys(["field_251", "field_252", "field_253"])
     with played.source(driver="550.90", **none) as source:
         read = source.read_counters(0, 0.0)
@@ -273,9 +263,7 @@ def test_a_driver_without_slowdown_counters_has_the_power_cap_alone(played: Play
 # --- what is read seldom ---
 
 
-def test_what_changes_slowly_is_read_every_half_second_and_power_at_every_tick(
-    played: Played,
-) -> None:
+def test_what_changes_slowly_is_read_every_half_second_and_power_at_every_tick(played):
     with played.source() as source:
         ticks = [source.read(0, played.set_time(tick / 10)).keys() for tick in range(21)]
     # The mean temperature of a run needs as many readings as its mean power.
@@ -285,7 +273,7 @@ def test_what_changes_slowly_is_read_every_half_second_and_power_at_every_tick(
         assert columns == (every | seldom if tick % 5 == 0 else every)
 
 
-def test_a_clock_that_was_set_back_stops_no_seldom_reading(played: Played) -> None:
+def test_a_clock_that_was_set_back_stops_no_seldom_reading(played):
     with played.source() as source:
         source.read(0, played.set_time(0))
         assert "memory_clock_mhz" in source.read(0, played.set_time(-3600))
@@ -295,7 +283,7 @@ def test_a_clock_that_was_set_back_stops_no_seldom_reading(played: Played) -> No
 # --- periods ------------------------------------------------------------------------------------
 
 
-def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: Played) -> None:
+def test_costly_readings_come_on_periods_of_their_own_and_not_together(played):
     seconds: dict[tuple[int, str], list[int]] = defaultdict(list)
     with played.source(**EIGHT) as source:
         for second, gpu in itertools.product(range(121), range(8)):
@@ -320,7 +308,7 @@ def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: P
     assert max(memories.values()) <= 2
 
 
-def test_everything_is_read_when_asked_for(played: Played) -> None:
+def test_everything_is_read_when_asked_for(played):
     with played.source() as source:
         first = source.read_counters(0, played.set_time(0))
         assert source.read_counters(0, played.set_time(0.05)) == {}
@@ -328,7 +316,7 @@ def test_everything_is_read_when_asked_for(played: Played) -> None:
         assert everything == {**first, "energy_j": 123456.789}
 
 
-def test_a_clock_that_was_set_back_stops_no_counter(played: Played) -> None:
+def test_a_clock_that_was_set_back_stops_no_counter(played):
     with played.source() as source:
         source.read_counters(0, played.set_time(0))
         source.read_counters(0, played.set_time(0), everything=True)
@@ -336,7 +324,7 @@ def test_a_clock_that_was_set_back_stops_no_counter(played: Played) -> None:
         assert source.read_counters(0, played.set_time(-3599)) == {}
 
 
-def test_pcies_counters_are_not_read_because_they_tell_no_amount(played: Played) -> None:
+def test_pcies_counters_are_not_read_because_they_tell_no_amount(played):
     with played.source() as source:
         assert not source.read_counters(0, 0.0).keys() & {"pcie_sent_bytes", "pcie_received_bytes"}
         for column in ("pcie_sent_bytes", "pcie_received_bytes"):
@@ -347,7 +335,7 @@ def test_pcies_counters_are_not_read_because_they_tell_no_amount(played: Played)
 
 
 @pytest.mark.parametrize("again", ["0", "1"])
-def test_driver_samples_are_complete_and_come_once(played: Played, again: str) -> None:
+def test_driver_samples_are_complete_and_come_once(played, again):
     # Also where the driver does not heed which one was seen last.
     # 100 W + 1 W/s: the sample at t is the mean of the 20 ms before, 100 W + 1 W/s · (t − 10 ms).
     with played.source(
@@ -370,20 +358,20 @@ def test_driver_samples_are_complete_and_come_once(played: Played, again: str) -
     ]
 
 
-def test_samples_that_the_driver_no_longer_has_are_lost(played: Played) -> None:
+def test_samples_that_the_driver_no_longer_has_are_lost(played):
     with played.source() as source:
         source.power_samples(0)
         played.set_time(10)
         assert len(source.power_samples(0)) == 119
 
 
-def test_no_new_sample_is_no_failure(played: Played) -> None:
+def test_no_new_sample_is_no_failure(played):
     with played.source() as source:  # at 0 s there is none yet
         assert source.power_samples(0) == []
         assert (lacking(source), source.errors) == ({}, {})
 
 
-def test_driver_timestamps_that_do_not_count_from_the_epoch_are_refused(played: Played) -> None:
+def test_driver_timestamps_that_do_not_count_from_the_epoch_are_refused(played):
     played.set_time(100)
     # As if they counted from when the machine started.
     with played.source(samples_offset="-1789999000") as source:
@@ -392,7 +380,7 @@ def test_driver_timestamps_that_do_not_count_from_the_epoch_are_refused(played: 
         assert source.power_samples(0) == []
 
 
-def test_samples_that_only_one_gpu_lacks_are_collected_from_the_other(played: Played) -> None:
+def test_samples_that_only_one_gpu_lacks_are_collected_from_the_other(played):
     played.set_time(100)
     with played.source(samples_error_1="3") as source:
         assert lacking(source) == {}
@@ -400,7 +388,7 @@ def test_samples_that_only_one_gpu_lacks_are_collected_from_the_other(played: Pl
         assert (len(source.power_samples(0)), source.power_samples(1)) == (119, [])
 
 
-def test_samples_go_on_after_a_clock_was_set_back(played: Played) -> None:
+def test_samples_go_on_after_a_clock_was_set_back(played):
     with played.source() as source:
         played.set_time(100)
         source.power_samples(0)
@@ -411,7 +399,7 @@ def test_samples_go_on_after_a_clock_was_set_back(played: Played) -> None:
         assert len(source.power_samples(0)) == 100
 
 
-def test_a_sample_that_no_gpu_draws_is_left_out_and_counted(played: Played) -> None:
+def test_a_sample_that_no_gpu_draws_is_left_out_and_counted(played):
     with played.source(power_0="square 100000 4000000000 0.08") as source:
         played.set_time(0.8)
         assert {power_mw for _, power_mw in source.power_samples(0)} == {100_000}
@@ -419,7 +407,7 @@ def test_a_sample_that_no_gpu_draws_is_left_out_and_counted(played: Played) -> N
         assert (said.partition(":")[0], count) == ("power_mw", 20)
 
 
-def test_samples_that_fail_in_mid_run_are_counted(played: Played) -> None:
+def test_samples_that_fail_in_mid_run_are_counted(played):
     with played.source(samples_error="999 1 3") as source:
         counts = [len(source.power_samples(0)) for at in (0.5, 2, 4) if played.set_time(at)]
         assert counts == [25, 0, 119]
@@ -429,9 +417,7 @@ def test_samples_that_fail_in_mid_run_are_counted(played: Played) -> None:
 # --- events -------------------------------------------------------------------------------------
 
 
-def test_events_are_told_once_with_their_gpu_and_code(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_are_told_once_with_their_gpu_and_code(played, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     told = (
         f"0 {XID} 79 1",
@@ -454,21 +440,19 @@ def test_events_are_told_once_with_their_gpu_and_code(
         assert lacking(source) == {}
 
 
-def test_only_events_that_the_gpu_supports_are_asked_for(played: Played) -> None:
+def test_only_events_that_the_gpu_supports_are_asked_for(played):
     told = (f"0 {ECC_CORRECTED} 0 0", f"0 {XID} 79 0")
     with played.source(*told, events_types=str(XID | PSTATE)) as source:
         assert source.events() == [(0, "xid", 79)]
 
 
-def test_events_that_nobody_asked_for_are_left_out(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_that_nobody_asked_for_are_left_out(played, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with played.source("0 0 5 0", "1 0 5 0", f"0 {XID} 79 0") as source:
         assert source.events() == [(0, "xid", 79)]
 
 
-def test_a_burst_of_events_is_told_in_parts(played: Played) -> None:
+def test_a_burst_of_events_is_told_in_parts(played):
     with played.source(*[f"0 {XID} {number} 0" for number in range(150)]) as source:
         assert [len(source.events()) for _ in range(3)] == [100, 50, 0]
 
@@ -482,16 +466,14 @@ def test_a_burst_of_events_is_told_in_parts(played: Played) -> None:
         ({"events_types": "4"}, "Xid"),
     ],
 )
-def test_events_that_nobody_tells_are_missing(
-    played: Played, changes: dict[str, str | None], reason: str
-) -> None:
+def test_events_that_nobody_tells_are_missing(played, changes, reason):
     with played.source(f"0 {XID} 79 0", **changes) as source:
         assert lacking(source).keys() == {"event"}
         assert reason in source.missing["event"]
         assert source.events() == []
 
 
-def test_events_that_only_one_gpu_withholds_are_told_of_the_other(played: Played) -> None:
+def test_events_that_only_one_gpu_withholds_are_told_of_the_other(played):
     told = (f"0 {XID} 79 0", f"1 {XID} 79 0")
     with played.source(*told, register_error_1="4") as source:
         assert lacking(source) == {}
@@ -499,14 +481,14 @@ def test_events_that_only_one_gpu_withholds_are_told_of_the_other(played: Played
         assert source.events() == [(0, "xid", 79)]
 
 
-def test_events_that_fail_in_mid_run_are_counted(played: Played) -> None:
+def test_events_that_fail_in_mid_run_are_counted(played):
     with played.source(wait_error="15 1 2") as source:
         played.set_time(1)
         assert source.events() == []
         assert source.errors == {f"event: {LOST}": 1}
 
 
-def test_a_gpu_that_falls_off_the_bus_is_one_event_and_nulls(played: Played) -> None:
+def test_a_gpu_that_falls_off_the_bus_is_one_event_and_nulls(played):
     with played.source(f"1 {XID} 79 2", gpu_error_1="15 2.5") as source:
         for at in (2, 3, 4):
             played.set_time(at)

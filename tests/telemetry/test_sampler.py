@@ -1,7 +1,5 @@
 """The sampler as the job runs it: a process of its own, here on simulated GPUs."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import subprocess
@@ -11,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.telemetry.cells import NODE, make_cell, read_rows, refusal, wait_for
+from tests.texts import edit
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import TelemetryEnd, TelemetryStart
 from workflow_lib.records.paths import RunPaths
@@ -155,8 +154,7 @@ def test_a_cell_that_is_missing_or_damaged_is_one_clear_message(tmp_path):
     paths = RunPaths(tmp_path)
     assert f"{paths.cell} does not exist" in refusal(paths)
     write_json(paths.cell, make_cell())
-    text = paths.cell.read_text(encoding="utf-8")
-    paths.cell.write_text(text.replace('"sample_rate_hz": 20.0', '"sample_rate_hz": "fast"'))
+    edit(paths.cell, '"sample_rate_hz": 20.0', '"sample_rate_hz": "fast"')
     assert "sample_rate_hz is 'fast'" in refusal(paths)
 
 

@@ -41,7 +41,7 @@ def number(row: dict[str, Value], column: str) -> float:
     return float(value)
 
 
-def test_idle_gpus_are_cool_and_nearly_alike() -> None:
+def test_idle_gpus_are_cool_and_nearly_alike():
     front, rear = series(make_cell(), load=0.0, seconds=60)
     # 11.3 % of 700 W are 79 W, parts differ by 4 %; a recorded H200 idled at 79 W and 35 °C. Rises
     # of 27 and 33.5 °C at the limit, 10 % apart, are 3.05 and 3.79 °C here, 14 % apart.
@@ -52,7 +52,7 @@ def test_idle_gpus_are_cool_and_nearly_alike() -> None:
     assert front[-1]["sm_clock_mhz"] == 345
 
 
-def test_busy_gpus_alternate_between_their_cap_and_lulls() -> None:
+def test_busy_gpus_alternate_between_their_cap_and_lulls():
     for gpu in series(make_cell(), load=1.0, seconds=300):
         rows = gpu[300:]
         power_w = [number(row, "power_w") for row in rows]
@@ -70,7 +70,7 @@ def test_busy_gpus_alternate_between_their_cap_and_lulls() -> None:
         assert counted_s[1] - counted_s[0] == pytest.approx(sum(capped[1:]) / 10, rel=0.02)
 
 
-def test_slots_differ_in_rhythm_and_the_rear_is_hotter() -> None:
+def test_slots_differ_in_rhythm_and_the_rear_is_hotter():
     front, rear = series(make_cell(), load=1.0, seconds=300)
     powers = [[number(row, "power_w") for row in gpu[300:]] for gpu in (front, rear)]
     assert abs(statistics.correlation(*powers)) < 0.3
@@ -81,7 +81,7 @@ def test_slots_differ_in_rhythm_and_the_rear_is_hotter() -> None:
     assert 50 < means[0] < means[1] < 69
 
 
-def test_the_energy_counter_is_the_trapezoid_of_the_reported_power() -> None:
+def test_the_energy_counter_is_the_trapezoid_of_the_reported_power():
     for rows in series(make_cell(), load=0.6, seconds=30, rate_hz=7.0):
         trapezoid_j = sum(
             (number(a, "power_w") + number(b, "power_w"))
@@ -94,7 +94,7 @@ def test_the_energy_counter_is_the_trapezoid_of_the_reported_power() -> None:
         assert counted_j > 30 * 79
 
 
-def test_power_falls_with_its_time_constant() -> None:
+def test_power_falls_with_its_time_constant():
     loads = [1.0] * 20 + [0.0] * 100
     source = simulated(make_cell(ranks=1), "node01", iter(loads).__next__)
     powers = [number(dict(source.read(0, 1000 + tick / 20)), "power_w") for tick in range(120)]
@@ -104,11 +104,11 @@ def test_power_falls_with_its_time_constant() -> None:
     assert (powers[28] - settled) / (powers[23] - settled) == pytest.approx(0.368, abs=0.002)
 
 
-def test_the_same_seed_and_load_give_the_same_readings() -> None:
+def test_the_same_seed_and_load_give_the_same_readings():
     assert series(make_cell(), 0.7, 5) == series(make_cell(), 0.7, 5)
 
 
-def test_power_samples_lie_on_the_line_between_two_readings() -> None:
+def test_power_samples_lie_on_the_line_between_two_readings():
     source = simulated(make_cell(ranks=1), "node01", lambda: 1.0)
     before_w = number(dict(source.read(0, 1000.0)), "power_w")
     assert source.power_samples(0) == ()
@@ -124,7 +124,7 @@ def test_power_samples_lie_on_the_line_between_two_readings() -> None:
     assert source.power_samples(0) == ()
 
 
-def test_power_samples_are_kept_for_as_long_as_a_driver_keeps_them() -> None:
+def test_power_samples_are_kept_for_as_long_as_a_driver_keeps_them():
     source = simulated(make_cell(ranks=1), "node01", lambda: 1.0)
     for at in (1000.0, 1001.0, 1060.0):
         source.read(0, at)
@@ -133,7 +133,7 @@ def test_power_samples_are_kept_for_as_long_as_a_driver_keeps_them() -> None:
     assert (samples[0][0], samples[-1][0]) == (1057_640_000, 1060_000_000)
 
 
-def test_a_clock_that_was_set_back_leaves_samples_of_the_new_time() -> None:
+def test_a_clock_that_was_set_back_leaves_samples_of_the_new_time():
     source = simulated(make_cell(ranks=1), "node01", lambda: 1.0)
     for at in (1000.0, 1000.05, 400.0, 400.05):
         source.read(0, at)
@@ -142,7 +142,7 @@ def test_a_clock_that_was_set_back_leaves_samples_of_the_new_time() -> None:
     ]
 
 
-def test_what_is_not_simulated_is_named() -> None:
+def test_what_is_not_simulated_is_named():
     source = simulated(make_cell(), "node01", lambda: 1.0)
     read = {*source.read(0, 1000.0), *source.read_counters(0, 1000.0), "power_mw"}
     named = {c.name for table in TABLES for c in table} - {"unix_time_s", "gpu", "driver_time_us"}
@@ -151,14 +151,14 @@ def test_what_is_not_simulated_is_named() -> None:
     assert source.events() == ()
 
 
-def test_time_that_stands_still_or_turns_back_adds_no_energy() -> None:
+def test_time_that_stands_still_or_turns_back_adds_no_energy():
     source = simulated(make_cell(), "node01", lambda: 1.0)
     before = source.read_counters(0, 1000.0)["energy_j"]
     assert source.read_counters(0, 1000.0)["energy_j"] == before
     assert source.read_counters(0, 990.0)["energy_j"] == before
 
 
-def test_of_a_package_only_the_even_die_reports_power() -> None:
+def test_of_a_package_only_the_even_die_reports_power():
     cell = make_cell(ranks=4, gpu="MI250", gpus_per_package=2, power_limit_w=500.0)
     source = simulated(cell, "node01", lambda: 1.0)
     rows = series(cell, load=1.0, seconds=120)
@@ -177,7 +177,7 @@ def test_of_a_package_only_the_even_die_reports_power() -> None:
     assert 2 <= difference_c <= 17  # 6 K of the die and 6.5 K of the rear, less lulls, ±10 % each
 
 
-def test_unknown_hardware_is_simulated_without_a_name() -> None:
+def test_unknown_hardware_is_simulated_without_a_name():
     cell = make_cell(gpu=None, power_limit_w=None, gpu_memory_bytes=None, airflow=())
     source = simulated(cell, "node01", lambda: None)
     assert [gpu["name"] for gpu in source.gpus] == ["simulated GPU"] * 2

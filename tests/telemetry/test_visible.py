@@ -1,7 +1,5 @@
 """Which GPUs a job sees."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib.telemetry.source import TelemetryError, visible_gpus

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
+from tests import made_cells
+from workflow_lib.records.cell import Cell, Telemetry
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
-from workflow_lib.records.training import Training
 
 GPT = Model("gpt-test", "gpt", 4, 64, 256, 4, 4, 64, 257, 128)
 LLAMA = Model("llama-test", "llama", 4, 64, 192, 4, 2, 64, 257, 128)
@@ -32,35 +32,25 @@ MODERN = replace(
 #: each family, and each part that models of one family differ in
 MODELS = (GPT, NEOX, LLAMA, MIXTRAL, MODERN)
 
-TRAINING = Training(
-    zero_stage=1,
-    micro_batch_size=1,
-    global_batch_size=4,
-    precision="fp32",
-    recomputation="none",
-    overlap=False,
-    warmup_steps=1,
-    measured_steps=4,
-    learning_rate=3e-3,
-    seed=7,
+TRAINING = replace(
+    made_cells.TRAINING,
+    **{"global_batch_size": 4, "precision": "fp32", "learning_rate": 3e-3, "seed": 7},
+    **{"warmup_steps": 1, "measured_steps": 4},
 )
-HARDWARE = Hardware("local", None, 2, 1, None, None, None, None, ("unknown", "unknown"))
+HARDWARE = replace(made_cells.HARDWARE, platform="local", gpus_per_node=2, airflow=("unknown",) * 2)
 
 
 def cell(model: Model = LLAMA, degrees: Degrees | None = None, **training: Any) -> Cell:
     """A cell on the CPU with synthetic tokens, on one node that has a GPU for each rank."""
     degrees = degrees or Degrees()
     gpus = max(2, degrees.world_size)
-    return Cell(
+    return made_cells.made_cell(
         id=f"local/{model.name}/test_test_0",
         model=model,
         degrees=degrees,
         training=replace(TRAINING, **training),
-        data=Data("synthetic", "synthetic"),
         hardware=replace(HARDWARE, gpus_per_node=gpus, airflow=("unknown",) * gpus),
         telemetry=Telemetry("simulated", 20.0, 0.0),
-        nodes=1,
-        software={},
     )
 
 

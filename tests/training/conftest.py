@@ -1,7 +1,5 @@
 """What several tests of training share: tokens to train on, and programs that run on ranks."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Low-rank adapters: what they compute, and what trains; test_equality.py trains layouts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

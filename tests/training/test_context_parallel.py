@@ -1,7 +1,5 @@
 """What each context-parallel rank has of a sequence, and what its queries see."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Which GPU a rank takes, and what it records of torch's allocator of its memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ backends where both can: each degree alone, each pair, and all of them, with a m
 hardest (GPT's tied embedding in a pipeline, Mixtral's experts under expert parallelism).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generation: with a cache as without, in every layout as in one process, and as a peer does it."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace
@@ -9,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.programs import well
 from tests.training import gpus
 from tests.training.cells import named
 from tests.training.generated import generated
@@ -159,9 +158,7 @@ def test_tokens_are_those_that_transformers_generates(name):
 
 @pytest.mark.slow
 def test_a_run_writes_when_its_prefills_ended_and_no_loss(tmp_path):
-    ended = run(tmp_path, inference("llama"))
-
-    assert ended.returncode == 0, ended.stderr
+    ended = well(run(tmp_path, inference("llama")))
     assert re.fullmatch(
         r"step 2/5 \(measured\) prefill \d\.\d{3} s of \d\.\d{3} s \d+ tokens/s",
         ended.stdout.splitlines()[1],

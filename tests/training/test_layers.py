@@ -1,7 +1,5 @@
 """Layers cut over four ranks compute what they do on one, however their ranks communicate."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.training.cells import named

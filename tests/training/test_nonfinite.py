@@ -1,7 +1,5 @@
 """A gradient that is not finite ends the run, whatever steps the model."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.training.cells import named

@@ -1,7 +1,5 @@
 """AdamW as a cell has it, on numbers worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

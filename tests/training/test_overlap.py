@@ -1,7 +1,5 @@
 """With overlap communication is issued beside compute; without it, never."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

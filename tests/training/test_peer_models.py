@@ -1,7 +1,5 @@
 """With the same weights, the decoders compute what Hugging Face transformers' models compute."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

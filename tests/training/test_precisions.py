@@ -1,7 +1,5 @@
 """A rank that holds or exchanges anything in a precision that is not the cell's does not train."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 

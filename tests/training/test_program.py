@@ -1,7 +1,5 @@
 """The program as the job starts it: its files, its lines, and how it dies."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import gzip
@@ -20,6 +18,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests import programs
+from tests.programs import well
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.launch.outcome import classify
@@ -47,13 +47,7 @@ def run(directory, one, ranks=1, options=()):
     """Train a cell in a directory; return the finished process."""
     paths = RunPaths(directory)
     write_json(paths.cell, one)
-    return subprocess.run(
-        command(ranks, paths.cell, *map(str, options)),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return programs.run(command(ranks, paths.cell, *map(str, options)))
 
 
 def rows(paths, rank):
@@ -110,9 +104,7 @@ def test_a_profiled_run_leaves_a_trace_a_rank_and_trains_no_more_than_it_must(tm
     one = cell(MIXTRAL, Degrees(dp=2, ep=2), warmup_steps=2, measured_steps=50)
     paths = RunPaths(tmp_path / "run0")
 
-    ended = run(paths.directory, one, 2, ["--profile", "2"])
-
-    assert ended.returncode == 0, ended.stderr
+    well(run(paths.directory, one, 2, ["--profile", "2"]))
     for rank in (0, 1):
         assert [row["phase"] for row in rows(paths, rank)] == ["warmup"] * 2 + ["measured"] * 2
         with gzip.open(paths.trace(rank)) as stream:

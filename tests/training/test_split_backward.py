@@ -1,7 +1,5 @@
 """A backward pass in two parts, as zero-bubble schedules run it, does the work of one in one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight

@@ -1,7 +1,5 @@
 """What replicas exchange: how much, and in which precision. Counted, and worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.training.cells import named

@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import programs
 from tests.conftest import ROOT
+from tests.made_sweeps import made_sweep
+from tests.programs import well
+from tests.texts import edit
 from workflow_lib.records.paths import RunPaths
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
@@ -23,29 +27,11 @@ PARTS = ("Snakefile", "workflow", "rules", "profiles", "config", "envs", "workfl
 #: what ends a Snakemake that hangs, on a busy machine; and a test with a few of them
 LONGEST_S, LONGEST_TEST_S = 900, 3600
 
-SWEEP: dict[str, Any] = {
-    "description": "Tiny cells for the tests",
-    "platforms": ["local"],
-    "repeats": 1,
-    "data": "synthetic",
-    "protocol": {
-        "warmup_steps": 1,
-        "measured_steps": 4,
-        "idle_baseline_s": 0,
-        "sample_rate_hz": 20,
-    },
-    "training": {
-        "zero_stage": 1,
-        "micro_batch_size": 2,
-        "global_batch_size": 8,
-        "precision": "fp32",
-        "recomputation": "none",
-        "overlap": False,
-        "learning_rate": 1.0e-3,
-        "seed": 1,
-    },
-    "matrix": [{"models": ["gpt3-tiny", "llama3-tiny"], "gpus": 1, "dp": 1}],
-}
+SWEEP = made_sweep(
+    "Tiny cells for the tests",
+    {"sample_rate_hz": 20},
+    matrix=[{"models": ["gpt3-tiny", "llama3-tiny"], "gpus": 1, "dp": 1}],
+)
 
 
 @dataclass(frozen=True)
@@ -61,22 +47,11 @@ class Checkout:
 
     def edit(self, name: str, old: str, new: str) -> None:
         """Replace text in a file, which must contain it."""
-        path = self.directory / name
-        text = path.read_text(encoding="utf-8")
-        assert old in text, f"{name} does not hold {old!r}"
-        path.write_text(text.replace(old, new), encoding="utf-8")
+        edit(self.directory / name, old, new)
 
     def call(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command here, with these variables of the environment besides."""
-        return subprocess.run(
-            command,
-            cwd=self.directory,
-            env=os.environ | variables,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_S,
-            check=False,
-        )
+        return programs.run(command, self.directory, os.environ | variables, LONGEST_S)
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``snakemake --profile profiles/local`` for the sweep's report."""
@@ -98,8 +73,7 @@ class Checkout:
         self, *asked: str, target: str = "results/sweeps/tiny/report.html"
     ) -> set[tuple[str, str]]:
         """The jobs that the next invocation would run: (rule, its cell or empty)."""
-        done = self.snakemake(target, *asked, "--dry-run")
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = well(self.snakemake(target, *asked, "--dry-run"))
         jobs, rule = set(), ""
         for line in (done.stdout + done.stderr).splitlines():
             words = line.split()
@@ -127,12 +101,9 @@ def copy(target: Path) -> Checkout:
             shutil.copytree(source, target / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target / part)
-    platform = target / "config" / "platforms" / "local.yaml"
-    text = platform.read_text(encoding="utf-8")
-    platform.write_text(
-        text.replace("python: .venv/bin/python", f"python: {sys.executable}"), encoding="utf-8"
-    )
     checkout = Checkout(target)
+    own = f"python: {sys.executable}"
+    checkout.edit("config/platforms/local.yaml", "python: .venv/bin/python", own)
     checkout.write_sweep()
     return checkout
 
@@ -150,8 +121,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """
     checkout = copy(tmp_path_factory.mktemp("finished") / "it's a $(checkout)")
     checkout.write_sweep(protocol=SWEEP["protocol"] | {"profiled_steps": 2})
-    done = checkout.snakemake()
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(checkout.snakemake())
     return checkout
 
 
@@ -173,8 +143,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     path = checkout.directory / "config" / "config.yaml"
     chosen = yaml.safe_load(path.read_text(encoding="utf-8")) | {"sweeps": ["tiny", "other"]}
     path.write_text(yaml.safe_dump(chosen), encoding="utf-8")
-    ran = invoke(checkout)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    well(invoke(checkout))
     return checkout
 
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests import programs
+from tests.programs import well
 from tests.workflow.conftest import SNAKEMAKE
 
 pytestmark = pytest.mark.slow
@@ -97,12 +99,7 @@ def test_a_profile_by_its_absolute_path_is_read_elsewhere(checkout, tmp_path):
     elsewhere.mkdir()
     command = [SNAKEMAKE, "--profile", clone / "profiles" / "local", "--dry-run"]
     here, there = (
-        subprocess.run(
-            [*command, "--snakefile", clone / "workflow" / "Snakefile"],
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-        )
+        programs.run([*command, "--snakefile", clone / "workflow" / "Snakefile"], cwd)
         for cwd in (clone, elsewhere)
     )
     assert here.returncode == 0, here.stderr
@@ -221,8 +218,7 @@ def test_tokens_that_did_not_come_along_are_made_anew_and_have_to_be_the_same(ch
     corpus.write_text("the first text " * 50, encoding="utf-8")
     assert checkout.snakemake(target, *asked[1].split()).returncode == 0
     assert array.read_bytes() == tokens
-    again = checkout.snakemake()
-    assert again.returncode == 0, again.stdout + again.stderr
+    well(checkout.snakemake())
     assert other.outcome.exists()
     assert done.outcome.stat().st_mtime_ns == trained
 
@@ -243,8 +239,7 @@ def test_a_script_edited_by_hand_is_noticed_and_not_submitted(checkout):
 @pytest.mark.long
 def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
     checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
-    done = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(checkout.snakemake("results/sweeps/tiny/report.html", "--until", "run"))
     (run,) = checkout.runs().values()
     (node,) = run.sampled_nodes()
     samples = run.gpu_samples(node)
@@ -261,8 +256,7 @@ def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
 def test_a_rule_whose_command_fails_halfway_fails_and_leaves_nothing_half(checkout):
     # A figure that cannot be drawn, after others that could.
     checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
-    done = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "collect")
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(checkout.snakemake("results/sweeps/tiny/report.html", "--until", "collect"))
     checkout.edit(
         "workflow_lib/report/__main__.py",
         "from __future__ import annotations\n",

@@ -1,12 +1,11 @@
 """The code changes while a run is in flight: what it measured is kept."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.programs import well
 from tests.workflow.test_local import started
 from workflow_lib.records.contract import RankRecord
 from workflow_lib.records.files import read_record
@@ -39,8 +38,7 @@ def test_a_run_that_an_older_version_submitted_is_judged_and_not_trained_again(c
     checkout.edit("workflow_lib/launch/job/node.py", "arguments.telemetry_", "arguments.sampler_")
     assert not run.ended.exists(), began
     run.directory.with_name("go on").touch()
-    done = checkout.snakemake("results/sweeps/tiny/report.html")
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(checkout.snakemake("results/sweeps/tiny/report.html"))
 
     outcome = read_record(run.outcome, OutcomeRecord)
     assert outcome.outcome is Outcome.COMPLETED

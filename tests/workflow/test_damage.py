@@ -2,12 +2,11 @@
 again by the same command, byte for byte; what cannot be made again is named.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest
 
+from tests.programs import well
 from tests.workflow.conftest import LONGEST_TEST_S, invoke, made
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(LONGEST_TEST_S)]
@@ -65,8 +64,7 @@ def test_all_that_was_made_is_made_again_where_all_is_damaged(compared, harm):
     assert {name for name in before if "other" not in name} - known == {
         name for name in before if name.endswith(".sh")
     }, "a product that no pattern finds"
-    again = invoke(compared)
-    assert again.returncode == 0, again.stdout + again.stderr
+    well(invoke(compared))
     assert made(compared) == before
     assert "Nothing to be" in invoke(compared).stderr
 
@@ -76,8 +74,7 @@ def test_all_that_was_made_is_made_again_where_all_is_damaged(compared, harm):
 def test_each_product_is_made_again_where_it_alone_is_damaged(compared, pattern):
     before = made(compared)
     found = damage(compared, pattern, flipped)
-    again = invoke(compared)
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = well(invoke(compared))
     for path in found:
         # Figures of a page are one product, which is named as a whole.
         product = path.parent if path.parent.name == "figures" else path
@@ -92,8 +89,7 @@ def test_a_dry_run_says_what_is_damaged_and_removes_nothing(compared):
     before = made(compared)
     (table,) = damage(compared, f"{VIEW}/runs.parquet", flipped)
     harmed = made(compared)
-    said = compared.snakemake("all", "--dry-run")
-    assert said.returncode == 0, said.stdout + said.stderr
+    said = well(compared.snakemake("all", "--dry-run"))
     told = said.stdout + said.stderr
     assert f"{table.relative_to(compared.directory)} is damaged" in told
     assert made(compared) == harmed

@@ -2,13 +2,12 @@
 have made, and what was made of what is gone does not stay.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 
 import pytest
 
+from tests.programs import well
 from tests.workflow.conftest import COMPARISON, LONGEST_TEST_S, invoke, made
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(LONGEST_TEST_S)]
@@ -100,8 +99,7 @@ def test_what_a_kill_takes_the_same_command_makes_again(done, rule, stage):
             assert not (view / "report.html").exists(), "a report outlived its tables"
             assert not (done.directory / COMPARISON).exists(), "a comparison outlived its tables"
 
-    again = invoke(done)
-    assert again.returncode == 0, again.stdout + again.stderr
+    well(invoke(done))
     after = made(done)
     assert after.keys() == before.keys()
     assert [name for name in before if before[name] != after[name]] == []
@@ -117,6 +115,5 @@ def test_every_file_that_a_report_rests_on_is_made_again_where_it_is_gone(done):
     (kernels,) = results.glob("cells/*/*/*/run0/traces/kernels.parquet")
     summary.unlink()
     kernels.unlink()
-    again = invoke(done)
-    assert again.returncode == 0, again.stdout + again.stderr
+    well(invoke(done))
     assert made(done) == before

@@ -1,7 +1,5 @@
 """The whole workflow on one machine: what it leaves, and what makes it run again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,6 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.programs import well
+from tests.waiting import until
 from tests.workflow import conftest
 from tests.workflow.conftest import LONGEST_S, SNAKEMAKE, SWEEP
 from workflow_lib.records.contract import RankRecord
@@ -23,6 +23,9 @@ from workflow_lib.records.outcomes import JobRecord, Outcome, OutcomeRecord
 from workflow_lib.records.paths import RunPaths, boot_id
 
 pytestmark = pytest.mark.slow
+
+#: one cell
+BLOCK = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
 
 
 @contextmanager
@@ -108,8 +111,7 @@ def test_an_archive_of_it_is_rebuilt_elsewhere_to_the_same_bytes(finished, tmp_p
         ["pack", "--sweep", "tiny", "--output", str(archive)],
         ["rebuild", str(archive), "--into", str(tmp_path / "rebuilt")],
     ):
-        done = finished.call(sys.executable, "-m", "workflow_lib.archive", *command)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = well(finished.call(sys.executable, "-m", "workflow_lib.archive", *command))
     assert "same as before" in done.stdout
 
 
@@ -156,14 +158,25 @@ def test_editing_how_runs_are_launched_trains_nothing(finished, name, old, new):
         assert finished.planned_jobs() == set()
 
 
+OF_ANALYSIS = {"reduce", "traces", "collect", "figures", "page"}, {"run", "render", "tokenize"}
+
+
 @pytest.mark.parametrize(
-    "module", ["workflow_lib/analysis/metrics.py", "workflow_lib/analysis/reduce.py"]
+    ("name", "line", "again", "spared"),
+    [
+        ("workflow_lib/analysis/metrics.py", '"""', *OF_ANALYSIS),
+        ("workflow_lib/analysis/reduce.py", '"""', *OF_ANALYSIS),
+        ("workflow_lib/report/page.py", '"""', {"figures", "page"}, {"run", "render", "reduce"}),
+        ("config/models/gpt3-tiny.yaml", "description:", set(), {"run", "render"}),
+    ],
 )
-def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module):
-    with edited(finished, module, '"""', '# a comment\n"""'):
+def test_a_comment_has_made_again_what_its_file_makes_and_trains_nothing(
+    finished, name, line, again, spared
+):
+    with edited(finished, name, line, f"# a comment\n{line}"):
         rules = {rule for rule, _ in finished.planned_jobs()}
-    assert {"reduce", "traces", "collect", "figures", "page"} <= rules
-    assert not rules & {"run", "render", "tokenize"}
+    assert again <= rules
+    assert not rules & spared
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives directories to another user")
@@ -186,13 +199,6 @@ def test_editing_the_analysis_reduces_no_run_in_which_another_user_alone_may_wri
             os.chown(directory, 0, 0)
     assert "collect" in rules
     assert not rules & {"reduce", "traces", "run", "render"}
-
-
-def test_editing_the_report_draws_again_and_reduces_nothing(finished):
-    with edited(finished, "workflow_lib/report/page.py", '"""', '# a comment\n"""'):
-        rules = {rule for rule, _ in finished.planned_jobs()}
-    assert {"figures", "page"} <= rules
-    assert not rules & {"run", "render", "reduce"}
 
 
 @pytest.mark.long
@@ -235,14 +241,6 @@ def test_who_asks_for_the_page_alone_gets_the_run_that_was_lost(finished, number
     assert finished.planned_jobs() == set()
 
 
-def test_editing_a_comment_of_the_configuration_trains_nothing(finished):
-    with edited(
-        finished, "config/models/gpt3-tiny.yaml", "description:", "# a comment\ndescription:"
-    ):
-        rules = {rule for rule, _ in finished.planned_jobs()}
-    assert not rules & {"run", "render"}
-
-
 def started(checkout, path, seconds=LONGEST_S):
     """Wait for a file that a run leaves."""
     deadline = time.monotonic() + seconds
@@ -253,8 +251,7 @@ def started(checkout, path, seconds=LONGEST_S):
 
 
 def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout):
-    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 60})
+    checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | {"measured_steps": 60})
     snakemake = checkout.start()
     started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
     snakemake.kill()
@@ -268,8 +265,7 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
     tried = checkout.snakemake("results/sweeps/tiny/report.html", "--dry-run")
     assert killed in tried.stdout
     assert "without --dry-run" in tried.stdout
-    done = checkout.snakemake("results/sweeps/tiny/report.html")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = well(checkout.snakemake("results/sweeps/tiny/report.html"))
     assert "at results/sweeps/tiny/" in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "ended without unlocking" in line]
     assert line.startswith(killed)
@@ -282,8 +278,7 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
 
 @pytest.mark.parametrize("presses", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout, presses):
-    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 100})
+    checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | {"measured_steps": 100})
     snakemake = checkout.start()
     rank = started(checkout, "results/cells/*/*/*/run1/steps/rank0.json")
     process = json.loads(rank.read_text())["pid"]
@@ -305,7 +300,7 @@ def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout, presses):
 
 @pytest.mark.long
 def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
-    checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
+    checkout.write_sweep(matrix=[BLOCK])
     done = checkout.call(
         *(str(SNAKEMAKE), "--cores", "1", "--until", "run", "results/sweeps/tiny/report.html"),
         *("--config", "platform=local", "sweeps=[tiny]"),
@@ -318,9 +313,8 @@ def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
 
 @pytest.mark.long
 def test_ranks_end_with_their_job_and_the_run_is_made_again(checkout):
-    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     # So many that training goes on when the script is killed, on a quick machine as well.
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 100})
+    checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | {"measured_steps": 100})
     snakemake = checkout.start()
     steps = started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
     process = json.loads(steps.with_suffix(".json").read_text())["pid"]
@@ -335,15 +329,13 @@ def test_ranks_end_with_their_job_and_the_run_is_made_again(checkout):
     assert not Path(f"/proc/{process}").exists()
     assert json.loads(run.failure.read_text())["outcome"] == "error"
 
-    done = checkout.snakemake()
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(checkout.snakemake())
     assert (run.attempts / "1" / "steps" / "rank0.csv").exists()
 
 
 def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):
-    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     hopeless = {"models": "llama3-tiny", "gpus": 1, "dp": 1, "learning_rate": 1.0e30}
-    checkout.write_sweep(matrix=[block, hopeless])
+    checkout.write_sweep(matrix=[BLOCK, hopeless])
     done = checkout.snakemake()
     output = done.stdout + done.stderr
     assert done.returncode != 0
@@ -369,8 +361,7 @@ def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):
 
 @pytest.mark.long
 def test_training_that_lost_its_sampler_is_stopped(checkout):
-    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 2000})
+    checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | {"measured_steps": 2000})
     snakemake = checkout.start()
     started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
     (run,) = checkout.runs().values()
@@ -386,8 +377,7 @@ def test_training_that_lost_its_sampler_is_stopped(checkout):
 
 @pytest.mark.long
 def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
-    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 12})
+    checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | {"measured_steps": 12})
     snakemake = checkout.start()
     started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
     (run,) = checkout.runs().values()
@@ -396,10 +386,7 @@ def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     # It would be missed after a minute.
     os.kill(sampler, signal.SIGSTOP)
     lines = 1 + SWEEP["protocol"]["warmup_steps"] + 12
-    deadline = time.monotonic() + 60
-    while run.rank_steps(0).read_bytes().count(b"\n") < lines:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: run.rank_steps(0).read_bytes().count(b"\n") >= lines)
     os.kill(sampler, signal.SIGKILL)
     assert snakemake.wait(timeout=120) != 0
 
@@ -424,10 +411,8 @@ def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
         "power_limit_w: null\nidle_temperature_c: 60",
     )
     cooling = {"cool_down": {"within_c": 5.0, "limit_s": 60.0}, "idle_baseline_s": 2}
-    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | cooling)
-    done = checkout.snakemake()
-    assert done.returncode == 0, done.stdout + done.stderr
+    checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | cooling)
+    well(checkout.snakemake())
     (run,) = checkout.runs().values()
     cooled = json.loads(run.cool_down.read_text())
     # Simulated GPUs of an idle machine are cooler than that from the first sample on.
@@ -441,13 +426,11 @@ def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
 
 @pytest.mark.long
 def test_results_that_were_moved_before_they_ran_run_where_they_lie(checkout):
-    checkout.write_sweep(matrix=[{"models": ["gpt3-tiny"], "gpus": 1, "dp": 1}])
-    done = checkout.snakemake("measured", "--until", "render", "--config", "sweeps=[tiny]")
-    assert done.returncode == 0, done.stdout + done.stderr
+    checkout.write_sweep(matrix=[BLOCK])
+    well(checkout.snakemake("measured", "--until", "render", "--config", "sweeps=[tiny]"))
     (checkout.directory / "results").rename(checkout.directory / "moved")
     moved = ("--config", "sweeps=[tiny]", "results_directory=moved")
-    done = checkout.snakemake("measured", *moved)
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(checkout.snakemake("measured", *moved))
     (directory,) = (checkout.directory / "moved").glob("cells/*/*/*/run1")
     assert read_record(RunPaths(directory).outcome, OutcomeRecord).outcome is Outcome.COMPLETED
     assert not (checkout.directory / "results").exists()

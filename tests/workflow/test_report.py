@@ -7,14 +7,15 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.browser.chromium import Browser, why_not
 from tests.conftest import ROOT
+from tests.programs import well
 from tests.report.full_matrix import full_matrix
 from tests.report.pages import draw
 from tests.report.sweep import Planned, write_sweep
@@ -51,19 +52,8 @@ def report(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Snakemake's report of the sweep, made where every way to a network is shut."""
     path = tmp_path_factory.mktemp("report") / "snakemake.html"
     shut = {f"{scheme}_proxy": "http://127.0.0.1:9" for scheme in ("http", "https", "all")}
-    done = subprocess.run(
-        [
-            *(str(SNAKEMAKE), "--profile", "profiles/local"),
-            *("results/sweeps/tiny/report.html", "--report", str(path)),
-        ],
-        cwd=sweep.parents[2],
-        env=os.environ | shut,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [SNAKEMAKE, "--profile", "profiles/local", "results/sweeps/tiny/report.html"]
+    done = well(programs.run([*command, "--report", path], sweep.parents[2], os.environ | shut))
     assert "downloading" not in done.stdout + done.stderr
     return path
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import well
 from tests.workflow.conftest import SNAKEMAKE, SWEEP, Checkout
 from tests.workflow.test_bad_input import message_of
 from workflow_lib.cells import expand_study
@@ -132,8 +133,7 @@ def test_a_full_tmpdir_and_no_shared_memory_and_a_read_only_home_hinder_nothing(
     )
     # Snakemake itself needs a cache.
     where = {"TMPDIR": str(full), "HOME": str(home), "XDG_CACHE_HOME": str(cache)}
-    done = snakemake(checkout, " && ".join(changes), **where)
-    assert done.returncode == 0, done.stdout + done.stderr
+    well(snakemake(checkout, " && ".join(changes), **where))
     (run,) = checkout.runs().values()
     assert json.loads(run.outcome.read_text())["outcome"] == "completed"
 

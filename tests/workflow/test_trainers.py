@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import yaml
 
+from tests.programs import well
 from tests.workflow.conftest import LONGEST_TEST_S, SWEEP, Checkout
 from workflow_lib.report.caveats import trainers_differ
 
@@ -103,14 +104,13 @@ def rows_of(checkout: Checkout) -> dict[str, dict[str, Any]]:
     return {row["trainer"]: row for row in runs.to_dicts()}
 
 
-def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout: Checkout) -> None:
+def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout):
     trainers(checkout)
     checkout.write_sweep(
         matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": ["loop", "calls"]}],
         protocol=SWEEP["protocol"] | {"profiled_steps": 2},
     )
-    done = checkout.snakemake(REPORT)
-    assert done.returncode == 0, done.stderr
+    well(checkout.snakemake(REPORT))
     rows = rows_of(checkout)
     for row in rows.values():
         assert (row["outcome"], row["counted_steps"], row["backend"]) == ("completed", 4, "own")
@@ -134,14 +134,13 @@ def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout: Checko
     checkout.edit("programs/loop.py", "lr=0.01", "lr=0.02")
     assert ("run", "llama3-tiny") in checkout.planned_jobs()
     # Its archive has the program as it was.
-    done = checkout.call(*archiving, "rebuild", "results/archives/tiny.zip", "--into", "again")
-    assert done.returncode == 0, done.stderr
+    well(checkout.call(*archiving, "rebuild", "results/archives/tiny.zip", "--into", "again"))
     again = pl.read_parquet(checkout.directory / "again/results/sweeps/tiny/runs.parquet")
     assert again["cell"].to_list() == traces["cell"].unique(maintain_order=True).to_list()
 
 
 @pytest.mark.long
-def test_trainers_of_others_that_fail_say_why(checkout: Checkout) -> None:
+def test_trainers_of_others_that_fail_say_why(checkout):
     trainers(checkout)
     names = ["native", *TRAINERS.keys() - {"loop", "calls"}]
     checkout.write_sweep(matrix=[{"models": "llama3-tiny", "dp": 2, "trainer": names}])

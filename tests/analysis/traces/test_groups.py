@@ -1,7 +1,5 @@
 """Process groups, as traces describe them: their ranks, the axis of the layout, the fabric."""
 
-from __future__ import annotations
-
 import pytest
 
 from workflow_lib.analysis.traces.groups import axis_of, fabric_of, listed_ranks
