@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_lib.intervals.sessions import LONGEST_PAUSE_S, sessions
+from workflow_lib.intervals.within_hosts import LONGEST_PAUSE_S, sessions
 
 HOUR = 3600.0
 

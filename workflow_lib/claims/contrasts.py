@@ -22,6 +22,7 @@ from workflow_lib.comparison.measures import (
 from workflow_lib.comparison.verdicts import rows as compared
 from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import differences
+from workflow_lib.intervals.hosts import connected
 from workflow_lib.records import cell_axes
 from workflow_lib.records.measures import MEASURES, PROFILED
 from workflow_lib.records.reasons import Reason
@@ -298,7 +299,7 @@ def _over_gpus(
     test: ClaimTest, cells: Sequence[Iterable[_OfNode]], coverage: float
 ) -> dict[str, Any]:
     """The contrast of two groups over sets of GPUs, each with the mean of its cells."""
-    sets = _apart(run.gpus for of_runs in cells for run in of_runs)
+    sets = sorted(connected(run.gpus for of_runs in cells for run in of_runs), key=sorted)
     sides: tuple[list[float], list[float]] = ([], [])
     for gpus in sets:
         here = [[run for run in of_runs if run.gpus <= gpus] for of_runs in cells]
@@ -314,15 +315,6 @@ def _over_gpus(
     if row["coverage"] is None:
         row["in_words"] = f"{many}: {differences.FEWEST_RUNS} or more sets give an interval"
     return {**row, "gpu_sets": len(sets)}
-
-
-def _apart(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Sets of GPUs of which those that share a GPU are one, in an order of their own."""
-    found: list[frozenset[str]] = []
-    for each in sets:
-        joined = [other for other in found if other & each]
-        found = [other for other in found if other not in joined] + [each.union(*joined)]
-    return sorted(found, key=sorted)
 
 
 def _at(airflow: str) -> Callable[[Sequence[Row]], Sequence[Row]]:

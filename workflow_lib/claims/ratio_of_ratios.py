@@ -3,10 +3,10 @@ difference of two differences.
 
 The contrasts of both pairs come first, each as that of a test of one pair: from runs of one results
 directory, by its own design. Then every contrast of the first pair is set beside those of its
-counterparts. Its interval is made from the two by :mod:`workflow_lib.intervals.mover`, for ratios
-from their logarithms. That takes the noise of both pairs' runs for independent: it adds in squares.
-What hosts, dates and sensors may do is not independent, because both pairs may have had the same
-two hosts. It is added whole.
+counterparts. :func:`~workflow_lib.intervals.differences.of_estimates` makes its interval from the
+two, for ratios from their logarithms. That takes the noise of both pairs' runs for independent: it
+adds in squares. What hosts, dates and sensors may do is not independent, because both pairs may
+have had the same two hosts. It is added whole.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from workflow_lib.claims.pairs import free_between, none_found
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.measures import contrast, is_ratio
 from workflow_lib.config import ClaimTest
-from workflow_lib.intervals import mover
-from workflow_lib.intervals.differences import COVERAGE
-from workflow_lib.intervals.mover import Ends
+from workflow_lib.intervals.differences import COVERAGE, Interval, of_estimates
 from workflow_lib.records import cell_axes
 from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.report.figures.cell_names import Row
@@ -145,26 +143,25 @@ def _interval(measure: Measure, one: Row, other: Row) -> dict[str, float | None]
     """The columns of the estimate and its intervals; null where one of both has none."""
     to, back = (math.log, math.exp) if is_ratio(measure) else (float, float)
     by_runs = [
-        Ends(*(to(row[name]) for name in ("estimate", "low", "high"))) for row in (one, other)
+        Interval(*(to(row[name]) for name in ("estimate", "low", "high"))) for row in (one, other)
     ]
     names = ("coverage", "low", "high", "wide_low", "wide_high")
     columns: dict[str, float | None] = dict.fromkeys(names)
-    estimate, low, high = map(back, mover.difference(*by_runs))
-    columns["estimate"] = estimate
+    together = of_estimates(*by_runs)
+    columns["estimate"] = back(together.estimate)
     coverages = one["coverage"], other["coverage"]
     if None in coverages:
         return columns
-    columns |= {"coverage": min(coverages), "low": low, "high": high}
+    columns |= {"coverage": min(coverages), "low": back(together.low), "high": back(together.high)}
     if None in (one["wide_low"], other["wide_low"]):
         return columns
     first, second = (
-        Ends(ends.estimate, to(row["wide_low"]), to(row["wide_high"]))
+        Interval(ends.estimate, to(row["wide_low"]), to(row["wide_high"]))
         for ends, row in zip(by_runs, (one, other), strict=True)
     )
     # Of hosts and sensors: what each pair's wide interval adds to that of its runs.
     below = by_runs[0].low - first.low + second.high - by_runs[1].high
     above = first.high - by_runs[0].high + by_runs[1].low - second.low
-    together = mover.difference(*by_runs)
     columns["wide_low"] = back(together.low - below)
     columns["wide_high"] = back(together.high + above)
     return columns

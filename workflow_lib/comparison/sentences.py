@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio
-from workflow_lib.intervals.contrasts import Contrast
-from workflow_lib.intervals.design import Design
-from workflow_lib.intervals.sessions import Sessions
+from workflow_lib.intervals.contrasts import Contrast, Design
+from workflow_lib.intervals.within_hosts import Sessions
 from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
 from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures.cell_names import Row, completed, in_words
