@@ -56,12 +56,12 @@ def evaluate_test(
 ) -> list[dict[str, Any]]:
     """The contrasts of a test of two pairs, as :func:`.contrasts.evaluate_test` has them: one for
     each contrast of the first pair and each counterpart of it."""
-    cells = {cell["cell"]: cell for each in measured for cell in each.side.cells}
+    cells = {cell["cell"]: cell for group in measured for cell in group.side.cells}
     alone = [_alone(test, which) for which in (test.pair, test.beside)]
-    first, second = (_contrasts(each, measured, coverage) for each in alone)
+    first, second = (_contrasts(of_pair, measured, coverage) for of_pair in alone)
     missing = [
-        f"{name}: {none_found(each, list(cells.values()))}"
-        for name, each, rows in zip(_NAMES, alone, (first, second), strict=True)
+        f"{name}: {none_found(of_pair, list(cells.values()))}"
+        for name, of_pair, rows in zip(_NAMES, alone, (first, second), strict=True)
         if not rows
     ]
     if missing:
@@ -95,10 +95,10 @@ def _contrasts(
     """The contrasts of a test of one pair, each once: two results directories may hold the same
     runs."""
     distinct: dict[Any, dict[str, Any]] = {}
-    for each in measured:
-        for row in contrasts.evaluate_test(test, [each], coverage):
+    for group in measured:
+        for row in contrasts.evaluate_test(test, [group], coverage):
             if "cell_a" in row:
-                distinct.setdefault(tuple(_runs_of(row, each)), row)
+                distinct.setdefault(tuple(_runs_of(row, group)), row)
     return list(distinct.values())
 
 
@@ -127,7 +127,7 @@ def _together(test: ClaimTest, one: Row, other: Row) -> dict[str, Any]:
         return row
     row["assumes"] = _assumed(measure, both)
     if row["wide_low"] is not None:
-        return row | {"in_words": _told(measure, row, one, other)}
+        return row | {"in_words": _in_words(measure, row, one, other)}
     shown = sentences.interval(measure, row["low"], row["high"])
     return row | {"in_words": f"{shown} by the runs alone; {row['in_words']}"}
 
@@ -171,10 +171,10 @@ def _assumed(measure: Measure, both: Sequence[Row]) -> str:
     """What the interval of two contrasts assumes."""
     assumed = [row["assumes"] + _of_sensors(measure, row) for row in both]
     if assumed[0] == assumed[1]:
-        of_each = f"each pair {assumed[0]}"
+        of_pairs = f"each pair {assumed[0]}"
     else:
-        of_each = "; ".join(f"{name} {each}" for name, each in zip(_NAMES, assumed, strict=True))
-    return f"assumes that the noise of both pairs is independent; {of_each}"
+        of_pairs = "; ".join(f"{name} {text}" for name, text in zip(_NAMES, assumed, strict=True))
+    return f"assumes that the noise of both pairs is independent; {of_pairs}"
 
 
 def _of_sensors(measure: Measure, row: Row) -> str:
@@ -191,7 +191,7 @@ def _added(*both: Row) -> str:
     return " and ".join(name for name, is_added in added.items() if is_added)
 
 
-def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
+def _in_words(measure: Measure, row: Row, one: Row, other: Row) -> str:
     """A contrast of two contrasts in words: "the ratio of the first pair, −13 %, is 2.1 % below
     that of the second, −11 % (interval …)"."""
     neutral = 1.0 if is_ratio(measure) else 0.0
@@ -204,16 +204,16 @@ def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
         about += f" with what {added} may do, {by_runs} by the runs alone"
     about += f"; coverage {100 * row['coverage']:g} %; {row['assumes']}"
     about += "".join(
-        f"; {name}: {each[note]}"
-        for name, each in zip(_NAMES, (one, other), strict=True)
+        f"; {name}: {pair[note]}"
+        for name, pair in zip(_NAMES, (one, other), strict=True)
         for note in ("power_limits", "memory")
-        if each[note]
+        if pair[note]
     )
     if row["wide_low"] <= neutral <= row["wide_high"]:
         differs = "is not told apart from that"
     else:
         size = sentences.amount(measure, row["estimate"])
         differs = f"is {size} {'above' if row['estimate'] > neutral else 'below'} that"
-    first, second = (sentences.signed(measure, each["estimate"]) for each in (one, other))
+    first, second = (sentences.signed(measure, pair["estimate"]) for pair in (one, other))
     kind = contrast(measure).kind
     return f"the {kind} of the first pair, {first}, {differs} of the second, {second} ({about})"
