@@ -284,8 +284,8 @@ def _plan(
     cell = cell_of(study, protocol, platform_name, *workload, gpus)
     reason = undivided(point, gpus) or infeasibility(cell, platform, gpus)
     if trainer is not None:
-        told = foreign.Told(training.trainer, trainer.command, trainer.accepts)
-        reason = reason or foreign.refusal(told, model, point["data"], degrees, training)
+        stated = foreign.Trainer(training.trainer, trainer.command, trainer.accepts)
+        reason = reason or foreign.refusal(stated, model, point["data"], degrees, training)
     if reason is None:
         cost = estimate(cell, platform)
         reason = does_not_fit(cell, platform, cost)

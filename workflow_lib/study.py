@@ -192,8 +192,8 @@ def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
-        told = mistakes.told(error, kind, plain)
-        raise ConfigError("\n".join(f"{source}: {each}" for each in told)) from None
+        lines = mistakes.in_words(error, kind, plain)
+        raise ConfigError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
 def _check_parameters(path: Path, spec: ModelSpec) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from scipy.stats import chi2
 
@@ -21,7 +22,7 @@ from research.pages.tables import document, table
 from research.projection.published import PublishedRun
 from research.projection.reading import PUBLISHED, read_published
 from workflow_lib.intervals import hosts
-from workflow_lib.intervals.hosts import Group, Spread
+from workflow_lib.intervals.hosts import Group, Spread, connected
 from workflow_lib.records.tables import GPUS, RUNS
 from workflow_lib.report.figures.numbers import NOTHING, significant
 
@@ -85,10 +86,10 @@ def of_runs(runs: pl.DataFrame) -> Iterator[Measured]:
     for kind in _KINDS:
         own = runs.filter(kind.cells & pl.col(kind.speed).is_not_null())
         seen = Counter[str]()
-        for of_hosts in hosts.effects(_values(own, kind.speed, math.log)):
+        for of_hosts in effects(_values(own, kind.speed, math.log)):
             group = own.filter(pl.col("host").is_in([*of_hosts]))
-            (warm,) = hosts.effects(_values(group, "temperature_mean_c", float))
-            (efficiency,) = hosts.effects(_values(group, kind.efficiency, math.log))
+            (warm,) = effects(_values(group, "temperature_mean_c", float))
+            (efficiency,) = effects(_values(group, kind.efficiency, math.log))
             what = f"{kind.what}, {group['gpus'][0]} {group['gpu_model'][0]}"
             seen[what] += 1
             per_cell = group.group_by("cell").agg(pl.col("host").n_unique())
@@ -96,14 +97,55 @@ def of_runs(runs: pl.DataFrame) -> Iterator[Measured]:
                 Group(
                     what + (", other hosts" if seen[what] > 1 else ""),
                     len(of_hosts),
-                    round(hosts.standard_deviation(of_hosts), 4),
-                    round(hosts.standard_deviation(warm), 1),
+                    round(standard_deviation(of_hosts), 4),
+                    round(standard_deviation(warm), 1),
                 ),
                 kind.waits,
                 per_cell.filter(pl.col("host") > 1).height,
                 tuple(sorted(of_hosts.values())),
-                hosts.standard_deviation(efficiency),
+                standard_deviation(efficiency),
             )
+
+
+def effects(
+    values: Sequence[tuple[Hashable, Hashable, float]],
+) -> list[Mapping[Hashable, float]]:
+    """The effect of each host, from its group's mean: a mapping for each group of two or more.
+
+    ``values`` are those of runs: their cell, their host and the value.
+    """
+    groups: list[Mapping[Hashable, float]] = []
+    for group in _groups(values):
+        shared = [value for value in values if value[1] in group]
+        cells = list(dict.fromkeys(cell for cell, _, _ in shared))
+        columns = np.array(
+            [
+                [*(cell == other for other in cells), *(host == other for other in group)]
+                for cell, host, _ in shared
+            ],
+            dtype=float,
+        )
+        # Of the equally good solutions the shortest; hosts' effects count from their mean.
+        solved, *_ = np.linalg.lstsq(columns, np.array([value for *_, value in shared]))
+        of_hosts = solved[len(cells) :] - solved[len(cells) :].mean()
+        groups.append(dict(zip(group, of_hosts.tolist(), strict=True)))
+    return groups
+
+
+def standard_deviation(of_hosts: Mapping[Hashable, float]) -> float:
+    """Between the hosts of a group, from their effects."""
+    squares = sum(host**2 for host in of_hosts.values())
+    return math.sqrt(squares / (len(of_hosts) - 1))
+
+
+def _groups(values: Sequence[tuple[Hashable, Hashable, float]]) -> list[list[Hashable]]:
+    """Hosts that share cells, directly or through others, in the order of the values."""
+    of_cells: dict[Hashable, set[Hashable]] = {}
+    for cell, host, _ in values:
+        of_cells.setdefault(cell, set()).add(host)
+    every = list(dict.fromkeys(host for _, host, _ in values))
+    groups = connected(of_cells.values())
+    return [[host for host in every if host in group] for group in groups if len(group) > 1]
 
 
 def _values(
@@ -132,8 +174,8 @@ def of_published(rows: Iterable[PublishedRun]) -> Iterator[Measured]:
         if len(group) < 2:
             continue
         values = [("", row.address, -math.log(row.step_time_s or math.nan)) for row in group]
-        (of_hosts,) = hosts.effects(values)
-        sd = round(hosts.standard_deviation(of_hosts), 4)
+        (of_hosts,) = effects(values)
+        sd = round(standard_deviation(of_hosts), 4)
         what = f"{source}, {model}, {gpus} {gpu}"
         yield Measured(
             Group(what, len(group), sd),

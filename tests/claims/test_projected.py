@@ -34,7 +34,7 @@ def test_only_cells_of_several_nodes_whose_gpu_was_ever_fitted_are_projected(pla
 
 def test_a_contrast_is_the_ratio_of_what_both_are_projected_to_do(planned):
     (row,) = project(ledger(FASTER, by="study"), planned)
-    one, other = (planned.known[row[f"cell_{end}"]] for end in "ab")
+    one, other = (planned.projected[row[f"cell_{end}"]] for end in "ab")
     rates = [128 * 2048 / each.step_time_s for each in (one, other)]
     assert row["estimate"] == pytest.approx(rates[0] / rates[1])
     reach = row["high"] / row["estimate"]

@@ -10,7 +10,7 @@ import pytest
 
 from workflow_lib.comparison.matching import Pair, layout_pairs
 from workflow_lib.comparison.verdicts import rows
-from workflow_lib.intervals.design import design
+from workflow_lib.intervals.contrasts import design
 from workflow_lib.power_errors import SensorError
 from workflow_lib.records.verdict_tables import COMPARISON
 from workflow_lib.table_files import table

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from workflow_lib.comparison.host_effects import allowance
-from workflow_lib.intervals.contrasts import difference
-from workflow_lib.intervals.design import Design, design
+from workflow_lib.intervals.contrasts import Design, design, difference
 from workflow_lib.intervals.differences import apart, drift, in_blocks
 from workflow_lib.order import in_order
 from workflow_lib.records.measures import MEASURES

@@ -9,7 +9,7 @@ import pytest
 from research.pages import hosts as page
 from research.projection.reading import PUBLISHED, read_published
 from workflow_lib.intervals import hosts
-from workflow_lib.intervals.hosts import Group, Spread, effects, pooled, standard_deviation
+from workflow_lib.intervals.hosts import Group, Spread, pooled
 
 
 def test_effects_of_hosts_that_do_not_have_all_cells():
@@ -19,11 +19,11 @@ def test_effects_of_hosts_that_do_not_have_all_cells():
         *(("two", "z", 21.0), ("two", "y", 20.0), ("three", "z", 31.0), ("three", "x", 29.0)),
         *(("other", "v", 3.0), ("other", "w", 5.0), ("alone", "u", 1.0)),
     ]
-    first, second = effects(values)
+    first, second = page.effects(values)
     assert first == pytest.approx({"x": -1.0, "y": 0.0, "z": 1.0})
     assert second == pytest.approx({"v": -1.0, "w": 1.0})
-    assert standard_deviation(first) == pytest.approx(1.0)
-    assert standard_deviation(second) == pytest.approx(math.sqrt(2))
+    assert page.standard_deviation(first) == pytest.approx(1.0)
+    assert page.standard_deviation(second) == pytest.approx(math.sqrt(2))
 
 
 def test_groups_are_pooled_by_their_degrees_of_freedom():

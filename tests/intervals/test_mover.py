@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from workflow_lib.intervals.differences import apart, in_blocks
-from workflow_lib.intervals.mover import Ends, difference
+from workflow_lib.intervals.differences import Interval, apart, in_blocks, of_estimates
 
 from .test_differences import NOISE
 
@@ -13,15 +12,15 @@ LEAST = 0.94
 
 
 def test_each_end_is_made_of_the_distances_that_bear_on_it():
-    found = difference(Ends(10.0, 7.0, 22.0), Ends(4.0, -1.0, 8.0))
+    found = of_estimates(Interval(10.0, 7.0, 22.0), Interval(4.0, -1.0, 8.0))
     # Below: 3 of the first and 4 of the second. Above: 12 of the first and 5 of the second.
-    assert found == Ends(6.0, 6.0 - 5.0, 6.0 + 13.0)
+    assert found == Interval(6.0, 6.0 - 5.0, 6.0 + 13.0)
 
 
 def test_an_estimate_without_an_error_leaves_the_interval_of_the_other():
-    sure = Ends(4.0, 4.0, 4.0)
-    assert difference(Ends(10.0, 7.0, 22.0), sure) == Ends(6.0, 3.0, 18.0)
-    assert difference(sure, Ends(10.0, 7.0, 22.0)) == Ends(-6.0, -18.0, -3.0)
+    sure = Interval(4.0, 4.0, 4.0)
+    assert of_estimates(Interval(10.0, 7.0, 22.0), sure) == Interval(6.0, 3.0, 18.0)
+    assert of_estimates(sure, Interval(10.0, 7.0, 22.0)) == Interval(-6.0, -18.0, -3.0)
 
 
 def blocks(chance, count, spread, effect):
@@ -48,7 +47,7 @@ def coverage(one, other, trials, seed=16):
             make(chance, count, spread, effect)
             for (make, count, spread), effect in zip((one, other), true, strict=True)
         ]
-        ends = difference(*(Ends(each.estimate, each.low, each.high) for each in found))
+        ends = of_estimates(*found)
         held += ends.low <= true[0] - true[1] <= ends.high
     return held / trials
 
@@ -79,5 +78,5 @@ def test_stated_coverage_holds_in_many_trials(pairs):
 
 def test_the_interval_is_not_wide_beyond_need():
     """With many runs it is the normal interval of the difference of both."""
-    one, other = Ends(0.0, -1.96, 1.96), Ends(0.0, -1.96 * 2, 1.96 * 2)
-    assert difference(one, other).high == pytest.approx(1.96 * 5**0.5)
+    one, other = Interval(0.0, -1.96, 1.96), Interval(0.0, -1.96 * 2, 1.96 * 2)
+    assert of_estimates(one, other).high == pytest.approx(1.96 * 5**0.5)

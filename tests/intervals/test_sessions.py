@@ -1,6 +1,6 @@
 """Which runs are of one session, by hand."""
 
-from workflow_lib.intervals.sessions import LONGEST_PAUSE_S, sessions
+from workflow_lib.intervals.within_hosts import LONGEST_PAUSE_S, sessions
 
 HOUR = 3600.0
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from workflow_lib.intervals.differences import apart, in_blocks
-from workflow_lib.intervals.sessions import Sessions
-from workflow_lib.intervals.within_hosts import drift, is_estimable, within_hosts
+from workflow_lib.intervals.within_hosts import Sessions, drift, is_estimable, within_hosts
 
 from .test_differences import NOISE, SCENES, STATED, WITHIN
 

@@ -17,9 +17,8 @@ from tests.models.published import (
     QWEN3_MOE,
 )
 from workflow_lib import formulas
-from workflow_lib.models.__main__ import main
+from workflow_lib.models.__main__ import import_model, main
 from workflow_lib.models.config_json import ImportRefusedError
-from workflow_lib.models.model_file import import_model
 from workflow_lib.study import load_study
 
 LLAMA_1B = PUBLISHED["Llama-3.2-1B"].config

@@ -60,14 +60,16 @@ def write_bag(
     ``texts`` maps names in the payload to further contents. ``information`` goes into bag-info.txt.
     ``moment_unix_s`` is the date of every file. Raises ArchiveError if a file's size has changed.
     """
-    told = {
+    labelled = {
         **information,
         "Bag-Size": _readable(sum(sizes.values())),
         "Payload-Oxum": _oxum(sizes, texts),
     }
     tags = {
         DECLARATION_NAME: DECLARATION,
-        INFORMATION_NAME: "".join(f"{label}: {' '.join(v.split())}\n" for label, v in told.items()),
+        INFORMATION_NAME: "".join(
+            f"{label}: {' '.join(value.split())}\n" for label, value in labelled.items()
+        ),
     }
     with whole_file(archive) as draft, zipfile.ZipFile(draft, "w") as target:
         bag = _Bag(target, archive.stem, moment_unix_s)

@@ -84,13 +84,13 @@ def metadata(description: Description, sizes: Mapping[str, int]) -> Entity:
     licences = [_licence(description.licence)] if description.licence else []
     actions = _actions(description, names, [run["@id"] for run in runs])
     software = _software(description.versions, names)
-    said = " ".join(description.text.split()).rstrip(".")
+    text = " ".join(description.text.split()).rstrip(".")
     root = {
         "@id": "./",
         "@type": "Dataset",
         "name": f"Sweep {description.sweep} on {description.platform}",
         "description": (
-            f"{said + '. ' if said else ''}Power, performance and temperatures of distributed "
+            f"{text + '. ' if text else ''}Power, performance and temperatures of distributed "
             f"training: the raw files of {counted(len(runs), 'run')}, their configuration, and the "
             "tables, figures and page made from them."
         ),
@@ -132,22 +132,19 @@ def _file(name: str, size: int) -> Entity:
 
 def _run(run: Run) -> Entity:
     directory = f"{_CELLS}{run.cell}/run{run.number}/"
+    ended = "has not run" if run.outcome is None else f"ended as {run.outcome}"
     entity: Entity = {
         "@id": quote(directory),
         "@type": "Dataset",
         "name": f"Run {run.number} of {run.cell}",
         "description": (
-            f"Raw files of a run that {_ended(run.outcome)}: its resolved configuration, script, "
-            "environment, telemetry, steps and logs"
+            f"Raw files of a run that {ended}: its resolved configuration, script, environment, "
+            "telemetry, steps and logs"
         ),
     }
     if run.ended_unix_s is not None:
         entity["dateCreated"] = _moment(run.ended_unix_s)
     return entity
-
-
-def _ended(outcome: str | None) -> str:
-    return "has not run" if outcome is None else f"ended as {outcome}"
 
 
 def _licence(licence: str) -> Entity:
@@ -181,7 +178,7 @@ def _actions(description: Description, files: Sequence[str], runs: Sequence[str]
         "@id": "#analysing",
         **common,
         "name": "Reducing runs to tables, figures and a page",
-        "object": [_reference(each) for each in (*configuration, *runs)],
+        "object": [_reference(source) for source in (*configuration, *runs)],
         "result": [_reference(product) for product in products],
     }
     return [action for action, made in ((measuring, runs), (analysing, products)) if made]

@@ -66,7 +66,7 @@ def pack(
     _refuse_old_tables(ended, of_sweep.table("runs"))
     files = files_of(sweep, study, results_directory, checkout, cut_off)
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    runs = [_run(*each) for each in ended]
+    runs = [_run(*run) for run in ended]
     if published is None:
         ends = [run.ended_unix_s for run in runs if run.ended_unix_s is not None]
         if not ends:
@@ -96,8 +96,8 @@ def pack(
     wanted = (*(of_sweep.table(name) for name in TABLES), of_sweep.report)
     missing = tuple(path.name for path in wanted if not path.is_file())
     raw = len(files) + len(texts) - products
-    data = [planned.cell.data for planned in sweep.cells]
-    trained_on = tuple(sorted({each.name for each in data if each.kind == "text"}))
+    data = (planned.cell.data for planned in sweep.cells)
+    trained_on = tuple(sorted({corpus.name for corpus in data if corpus.kind == "text"}))
     return Packed(len(runs), raw, products, sum(sizes.values()), missing, trained_on)
 
 
@@ -113,9 +113,9 @@ def _refuse_old_tables(runs: Iterable[tuple[str, int, OutcomeRecord | None]], pa
     """Tables that do not know a run's end say something else than the raw files beside them."""
     if not path.is_file():
         return
-    told = {(row["cell"], row["run"]): row for row in read_table(path, RUNS).iter_rows(named=True)}
+    rows = {(row["cell"], row["run"]): row for row in read_table(path, RUNS).iter_rows(named=True)}
     for cell, number, ended in runs:
-        row = told.get((cell, number))
+        row = rows.get((cell, number))
         if ended is None or number == results.PROFILED_RUN:
             continue
         if row is None or of_another_attempt(row, ended):

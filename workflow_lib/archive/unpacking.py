@@ -112,21 +112,22 @@ def _listed(archive: Path, stream: BinaryIO) -> zipfile.ZipFile:
     Raises ArchiveError, and the errors of zipfile.
     """
     # The end record that zipfile itself reads: the list's size, its own offset, and its format.
-    told = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
-    if told is None:
+    end_record = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
+    if end_record is None:
         raise zipfile.BadZipFile("File is not a zip file")
-    size, location = told[5], told[9]
+    size, location = end_record[5], end_record[9]
     if size <= bounds.ARCHIVE_DIRECTORY_BYTES.most:
-        stream.seek(max(0, location - size - (_ZIP64_BYTES if told[0] == b"PK\x06\x06" else 0)))
+        of_zip64 = _ZIP64_BYTES if end_record[0] == b"PK\x06\x06" else 0
+        stream.seek(max(0, location - size - of_zip64))
         files = stream.read(size).count(b"PK\x01\x02")
     if size > bounds.ARCHIVE_DIRECTORY_BYTES.most or files > bounds.ARCHIVE_FILES.most:
         raise ArchiveError(f"{archive}: its list of files is too long; none of ours has such a one")
     return zipfile.ZipFile(stream)
 
 
-def _refuse_newer(archive: Path, found: str) -> None:
+def _refuse_newer(archive: Path, stated: str) -> None:
     # int() raises ValueError for more than 4300 digits.
-    number = int(found) if found.isdecimal() and len(found) < 10 else shown(found)
+    number = int(stated) if stated.isdecimal() and len(stated) < 10 else shown(stated)
     if problem := newer(number, ARCHIVE_FORMAT):
         raise ArchiveError(f"{archive}: {problem}")
 
@@ -282,7 +283,7 @@ def _unlike(there: set[str], expected: Mapping[str, str]) -> list[str]:
 
 def _refuse(archive: Path, problems: Iterable[str]) -> None:
     # A name may be of any length.
-    found = [problem[: 2 * bounds.VALUE_LETTERS.most] for problem in problems]
-    if found:
-        more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-        raise ArchiveError(f"{archive}: {'; '.join(found[:_LISTED])}{more}")
+    lines = [problem[: 2 * bounds.VALUE_LETTERS.most] for problem in problems]
+    if lines:
+        more = f"; and {len(lines) - _LISTED} more" if len(lines) > _LISTED else ""
+        raise ArchiveError(f"{archive}: {'; '.join(lines[:_LISTED])}{more}")

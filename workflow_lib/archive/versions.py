@@ -36,7 +36,7 @@ _PACKAGES = (
 
 def versions(checkout: Path | None) -> dict[str, str | None]:
     """Versions of this code, of Python and of packages; None for a package that is missing."""
-    found: dict[str, str | None] = {
+    by_name: dict[str, str | None] = {
         "triptych": workflow_lib.__version__,
         "commit": _commit(checkout),
         "code_sha256": _code_sha256(),
@@ -45,10 +45,10 @@ def versions(checkout: Path | None) -> dict[str, str | None]:
     }
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            by_name[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            by_name[name] = None
+    return by_name
 
 
 def read_versions(path: Path) -> dict[str, str | None]:

@@ -48,8 +48,8 @@ def write(
                 f"{sweep} has no cells.parquet: expected the directory of a sweep that was run, as "
                 f"results/sweeps/<sweep>; {remedy('sweep', sweep.name, _run_beside(sweep))}"
             )
-    known = measured.read(sweeps, load_meters(meters))
-    rows = judge(ledger, known)
+    groups = measured.read(sweeps, load_meters(meters))
+    rows = judge(ledger, groups)
     projected = []
     if config is not None:
         study = expand_study(load_study(config))
@@ -58,7 +58,7 @@ def write(
         projected = project(ledger, cells_of(study.values()))
     write_table(table([*rows, *projected], CLAIMS), output / "claims.parquet")
 
-    directories = {name: path for each in known for name, path in each.directories.items()}
+    directories = {name: path for group in groups for name, path in group.directories.items()}
 
     def link(sweep: str, cell: str) -> str:
         report = SweepPaths(directories[sweep]).report
@@ -72,8 +72,8 @@ def write(
         with whole_file(output / name) as draft:
             draft.write_text(text, encoding="utf-8")
     verdicts = Counter({row["claim"]: row["claim_verdict"] for row in rows}.values())
-    told = ", ".join(f"{verdicts[each]} {words}" for each, words in IN_WORDS.items())
-    return f"{len(ledger.claims)} claims: {told}"
+    counts = ", ".join(f"{verdicts[verdict]} {words}" for verdict, words in IN_WORDS.items())
+    return f"{len(ledger.claims)} claims: {counts}"
 
 
 def _run_beside(sweep: Path) -> list[str]:

@@ -22,6 +22,7 @@ from workflow_lib.comparison.measures import (
 from workflow_lib.comparison.verdicts import rows as compared
 from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import differences
+from workflow_lib.intervals.hosts import connected
 from workflow_lib.records import cell_axes
 from workflow_lib.records.measures import MEASURES, PROFILED
 from workflow_lib.records.reasons import Reason
@@ -33,18 +34,9 @@ from workflow_lib.words import counted
 VALUE = "value"
 #: columns that CLAIMS, or a contrast of two pairs, takes from the comparison's rows
 _TAKEN = (
-    *(
-        "cell_a",
-        "cell_b",
-        "contrast",
-        "estimate",
-        "low",
-        "high",
-        "coverage",
-        "wide_low",
-        "wide_high",
-    ),
-    *("design", "assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
+    *("cell_a", "cell_b", "contrast", "estimate", "low", "high", "coverage"),
+    *("wide_low", "wide_high", "assumes", "in_words", "simulated", "model"),
+    *("design", "platform_a", "platform_b"),
     *("emulated_a", "emulated_b", "date_allowance", "sensors_low", "power_limits", "memory"),
 )
 #: verdicts of the comparison without values to judge
@@ -69,12 +61,13 @@ def evaluate_test(
     if test.gpus:
         made = list(_between_gpus(test, measured, coverage))
     else:
+        contrasts_of = _of_cells if test.first else _of_each
         made = [
-            row | _sweeps(row, each)
-            for each in measured
-            for row in (_of_cells if test.first else _of_each)(test, each, coverage)
+            row | _sweeps(row, group)
+            for group in measured
+            for row in contrasts_of(test, group, coverage)
         ]
-    cells = [cell for each in measured for cell in each.side.cells]
+    cells = [cell for group in measured for cell in group.side.cells]
     return made or [{"in_words": none_found(test, cells)}]
 
 
@@ -153,14 +146,21 @@ def _of_each(test: ClaimTest, measured: Measured, coverage: float) -> Iterator[d
 def _of_cell(measured: Measured, cell: Row) -> dict[str, Any]:
     """The columns that name a cell and its runs."""
     return {
+        **_identity(cell),
+        "runs_a": _numbers(measured, cell["cell"]),
+        **_sweeps({"cell_a": cell["cell"]}, measured),
+    }
+
+
+def _identity(cell: Row) -> dict[str, Any]:
+    """The columns that name a cell, as one that has no values yet."""
+    return {
         "model": cell["model"],
         "cell_a": cell["cell"],
         "platform_a": cell["platform"],
         "emulated_a": cell["emulated"],
         "simulated": bool(cell["simulated"]),
-        "runs_a": _numbers(measured, cell["cell"]),
         "has_values": False,
-        **_sweeps({"cell_a": cell["cell"]}, measured),
     }
 
 
@@ -171,60 +171,55 @@ def _not_completed(cell: Row) -> str:
 def _profiled(name: str, group: Sequence[Row], coverage: float) -> dict[str, Any]:
     """The contrast of cells that differ in their seed alone: the value of a measure of profiled
     runs, with its interval over them. A cell has one profiled run."""
-    known = [cell for cell in group if cell[name] is not None]
-    shown = (known or group)[0]
-    seeds = ", ".join(str(cell["seed"]) for cell in known)
-    row: dict[str, Any] = {
-        "model": shown["model"],
-        "cell_a": shown["cell"],
-        "platform_a": shown["platform"],
-        "emulated_a": shown["emulated"],
+    profiled = [cell for cell in group if cell[name] is not None]
+    seeds = ", ".join(str(cell["seed"]) for cell in profiled)
+    row = {
+        **_identity((profiled or group)[0]),
         "simulated": any(cell["simulated"] for cell in group),
-        "runs_a": f"{PROFILED_RUN} of seed {seeds}" if known else "",
-        "has_values": False,
+        "runs_a": f"{PROFILED_RUN} of seed {seeds}" if profiled else "",
     }
-    if not known:
+    if not profiled:
         return row | {"in_words": "no profiled run of the cell completed"}
     if row["simulated"]:
         return row | {"in_words": "operators of a CPU stand for kernels"}
-    shares = [cell[name] for cell in known]
-    found = row | _interval(VALUE, shares, [0.0] * len(shares), 0.0, _OVER_PROFILED, coverage)
-    if len(known) < differences.FEWEST_RUNS:
-        have = counted(len(known), "profiled run")
-        gives = "gives" if len(known) == 1 else "give"
-        found["in_words"] = (
+    shares = [cell[name] for cell in profiled]
+    row |= _interval(VALUE, shares, [0.0] * len(shares), 0.0, _OVER_PROFILED, coverage)
+    if len(profiled) < differences.FEWEST_RUNS:
+        have = counted(len(profiled), "profiled run")
+        gives = "gives" if len(profiled) == 1 else "give"
+        row["in_words"] = (
             f"{have} {gives} no interval; {differences.FEWEST_RUNS} would, of cells that differ in "
             "their seed alone"
         )
-    return found
+    return row
 
 
 def _value(name: str, measured: Measured, cell: Row, coverage: float) -> dict[str, Any]:
     """The value of a measure, with its interval over runs."""
     measure = MEASURES[name]
-    known, why = values(measure, measured.completed(cell))
-    if not known:
+    of_runs, why = values(measure, measured.completed(cell))
+    if not of_runs:
         return {"in_words": f"no value: {why}"}
     error = reading_error_c(measure) if is_temperature(measure) else 0.0
-    return _interval(VALUE, known, [0.0] * len(known), error, _OVER_RUNS, coverage)
+    return _interval(VALUE, of_runs, [0.0] * len(of_runs), error, _OVER_RUNS, coverage)
 
 
 def _slowdown(rate_hz: float, rows: Sequence[Row], coverage: float) -> dict[str, Any]:
     """The slowdown of a sampling rate, with its interval over runs. With fewer than three runs, the
     interval spans the runs' own intervals."""
-    own = [row for row in rows if row["sample_rate_hz"] == rate_hz]
-    known = [row for row in own if row["slowdown_low"] is not None]
-    if not own:
+    at_rate = [row for row in rows if row["sample_rate_hz"] == rate_hz]
+    with_ends = [row for row in at_rate if row["slowdown_low"] is not None]
+    if not at_rate:
         return {"in_words": f"no value: no run alternates with {rate_hz:g} Hz"}
-    if not known:
-        return {"in_words": f"no value: {Reason.of_column(own[0], 'slowdown_low')}"}
-    slowdowns = [row["slowdown"] for row in known]
-    if len(known) >= differences.FEWEST_RUNS:
-        return _interval(VALUE, slowdowns, [0.0] * len(known), 0.0, _OVER_RUNS, coverage)
+    if not with_ends:
+        return {"in_words": f"no value: {Reason.of_column(at_rate[0], 'slowdown_low')}"}
+    slowdowns = [row["slowdown"] for row in with_ends]
+    if len(slowdowns) >= differences.FEWEST_RUNS:
+        return _interval(VALUE, slowdowns, [0.0] * len(slowdowns), 0.0, _OVER_RUNS, coverage)
     if coverage != differences.COVERAGE:
         return {"in_words": f"runs' own intervals have a coverage of {differences.COVERAGE:.0%}"}
-    low = min(row["slowdown_low"] for row in known)
-    high = max(row["slowdown_high"] for row in known)
+    low = min(row["slowdown_low"] for row in with_ends)
+    high = max(row["slowdown_high"] for row in with_ends)
     return {
         **_ends(VALUE, fmean(slowdowns), low, high, 0.0, coverage),
         "assumes": "assumes normal noise, independent between sampling blocks of one run",
@@ -242,17 +237,17 @@ def _between_gpus(
     the same runs, which count once.
     """
     of_models: dict[str, list[tuple[Measured, Row]]] = {}
-    known: dict[str, dict[_OfNode, None]] = {}
-    for each in measured:
-        for cell in fitting(each.side.cells, test.cells):
-            of_runs = _of_nodes(test, each, cell) if completed(cell) else _not_completed(cell)
+    means: dict[str, dict[_OfNode, None]] = {}
+    for group in measured:
+        for cell in fitting(group.side.cells, test.cells):
+            of_runs = _of_nodes(test, group, cell) if completed(cell) else _not_completed(cell)
             if isinstance(of_runs, str):
-                yield _of_cell(each, cell) | {"in_words": of_runs}
+                yield _of_cell(group, cell) | {"in_words": of_runs}
             else:
-                known.setdefault(cell["cell"], {}).update(dict.fromkeys(of_runs))
-                of_models.setdefault(cell["gpu_model"], []).append((each, cell))
+                means.setdefault(cell["cell"], {}).update(dict.fromkeys(of_runs))
+                of_models.setdefault(cell["gpu_model"], []).append((group, cell))
     for cells in of_models.values():
-        of_cells = [known[name] for name in dict.fromkeys(cell["cell"] for _, cell in cells)]
+        of_cells = [means[name] for name in dict.fromkeys(cell["cell"] for _, cell in cells)]
         row = _of_cell(*cells[0])
         row["simulated"] = any(cell["simulated"] for _, cell in cells)
         yield row | _over_gpus(test, of_cells, coverage)
@@ -270,7 +265,7 @@ class _OfNode(NamedTuple):
 def _of_nodes(test: ClaimTest, measured: Measured, cell: Row) -> list[_OfNode] | str:
     """Both groups in each node of each run of a cell; or why there are none."""
     as_ratio = MEASURES[test.measure].sensor == "clock"
-    found = []
+    of_nodes = []
     for run in measured.completed(cell):
         rows = measured.gpus.get((run["cell"], run["run"]), ())
         # Without a row there is no group, which is said.
@@ -290,15 +285,15 @@ def _of_nodes(test: ClaimTest, measured: Measured, cell: Row) -> list[_OfNode] |
             if None in (gpus := frozenset(row["gpu_uuid"] for row in here)):
                 return f"no value: the GPUs of run {run['run']} are not known"
             first, second = map(math.log, means) if as_ratio else means
-            found.append(_OfNode(run["started_unix_s"], gpus, first, second))
-    return found
+            of_nodes.append(_OfNode(run["started_unix_s"], gpus, first, second))
+    return of_nodes
 
 
 def _over_gpus(
     test: ClaimTest, cells: Sequence[Iterable[_OfNode]], coverage: float
 ) -> dict[str, Any]:
     """The contrast of two groups over sets of GPUs, each with the mean of its cells."""
-    sets = _apart(run.gpus for of_runs in cells for run in of_runs)
+    sets = sorted(connected(run.gpus for of_runs in cells for run in of_runs), key=sorted)
     sides: tuple[list[float], list[float]] = ([], [])
     for gpus in sets:
         here = [[run for run in of_runs if run.gpus <= gpus] for of_runs in cells]
@@ -314,15 +309,6 @@ def _over_gpus(
     if row["coverage"] is None:
         row["in_words"] = f"{many}: {differences.FEWEST_RUNS} or more sets give an interval"
     return {**row, "gpu_sets": len(sets)}
-
-
-def _apart(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Sets of GPUs of which those that share a GPU are one, in an order of their own."""
-    found: list[frozenset[str]] = []
-    for each in sets:
-        joined = [other for other in found if other & each]
-        found = [other for other in found if other not in joined] + [each.union(*joined)]
-    return sorted(found, key=sorted)
 
 
 def _at(airflow: str) -> Callable[[Sequence[Row]], Sequence[Row]]:
@@ -362,13 +348,17 @@ def _interval(
     logarithm."""
     if len(first) < differences.FEWEST_RUNS:
         apart = [back(a - b) for a, b in zip(first, second, strict=True)]
-        ends = {"low": min(apart), "high": max(apart)}
-        why = f"fewer than {differences.FEWEST_RUNS} runs give only a range"
-        middle = back(fmean(first) - fmean(second))
-        known = {"contrast": kind, "estimate": middle, **ends, "coverage": None}
-        return {**known, "has_values": True, "in_words": why}
+        return {
+            "contrast": kind,
+            "estimate": back(fmean(first) - fmean(second)),
+            "low": min(apart),
+            "high": max(apart),
+            "coverage": None,
+            "has_values": True,
+            "in_words": f"fewer than {differences.FEWEST_RUNS} runs give only a range",
+        }
     made = differences.in_blocks(first, second, coverage)
-    estimate, low, high = (back(each) for each in (made.estimate, made.low, made.high))
+    estimate, low, high = map(back, (made.estimate, made.low, made.high))
     return {**_ends(kind, estimate, low, high, error, coverage), "assumes": assumes}
 
 

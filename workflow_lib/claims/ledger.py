@@ -20,16 +20,16 @@ from workflow_lib.report.figures.cell_names import marked
 MEASURED, PROJECTED = "measured", "projected"
 #: whose claims are about cells of several nodes, as projections are
 _PROJECTED_BY = "study"
-#: the contrasts of a test, with intervals of a coverage
-Found = Callable[[ClaimTest, float], Iterable[Mapping[str, Any]]]
+#: gives the contrasts of a test, with intervals of a coverage
+Contrasts = Callable[[ClaimTest, float], Iterable[Mapping[str, Any]]]
 _COLUMNS = tuple(column.name for column in CLAIMS)
 
 
 def judge(ledger: Ledger, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """The rows of CLAIMS, in the order of the ledger, and of cells as in reports."""
-    cells = list({cell["cell"]: cell for each in measured for cell in each.side.cells}.values())
-    ids = (cell["cell"] for cell in cells)
-    named = dict(zip(ids, marked(cells, labels(cells)), strict=True))
+    cells = {cell["cell"]: cell for group in measured for cell in group.side.cells}
+    rows = list(cells.values())
+    named = dict(zip(cells, marked(rows, labels(rows)), strict=True))
     return [row for claim in ledger.claims for row in _of_claim(claim, measured, named)]
 
 
@@ -57,14 +57,14 @@ def _of_claim(
     claim: Claim, measured: Sequence[Measured], labels: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     if claim.no_rule is not None:
-        known = {"verdict": verdicts.NOT_TESTABLE, "in_words": claim.no_rule}
-        yield _row({**_shared(claim, MEASURED, []), **known}, labels)
+        verdict = {"verdict": verdicts.NOT_TESTABLE, "in_words": claim.no_rule}
+        yield _row({**_shared(claim, MEASURED, []), **verdict}, labels)
 
-    def found(test: ClaimTest, coverage: float) -> Iterable[Mapping[str, Any]]:
-        make = ratio_of_ratios.evaluate_test if test.beside else contrasts.evaluate_test
-        return make(test, measured, coverage)
+    def contrasts_of(test: ClaimTest, coverage: float) -> Iterable[Mapping[str, Any]]:
+        evaluate = ratio_of_ratios.evaluate_test if test.beside else contrasts.evaluate_test
+        return evaluate(test, measured, coverage)
 
-    yield from _of_tests(claim, MEASURED, found, COVERAGE, labels)
+    yield from _of_tests(claim, MEASURED, contrasts_of, COVERAGE, labels)
 
 
 def _shared(claim: Claim, basis: str, by_test: Sequence[Verdict]) -> dict[str, Any]:
@@ -78,7 +78,11 @@ def _shared(claim: Claim, basis: str, by_test: Sequence[Verdict]) -> dict[str, A
 
 
 def _of_tests(
-    claim: Claim, basis: str, found: Found, coverage: float, labels: Mapping[str, str]
+    claim: Claim,
+    basis: str,
+    contrasts_of: Contrasts,
+    coverage: float,
+    labels: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     """The rows of a claim's tests, with the verdicts of all.
 
@@ -86,12 +90,12 @@ def _of_tests(
     all of the claim's intervals hold together in as many cases as one should alone: Bonferroni's
     inequality, which needs no independence.
     """
-    tests = [[_judged(test, row) for row in found(test, coverage)] for test in claim.tests]
+    tests = [[_judged(test, row) for row in contrasts_of(test, coverage)] for test in claim.tests]
     count = sum(row.get("wide_low") is not None for rows in tests for row in rows)
     together = 1 - (1 - coverage) / max(count, 1)
     if count > 1:
         for test, rows in zip(claim.tests, tests, strict=True):
-            for row, wider in zip(rows, found(test, together), strict=True):
+            for row, wider in zip(rows, contrasts_of(test, together), strict=True):
                 row |= _deciding(test, row, wider, count)
     by_test = [
         verdicts.of_test(test, [(row["verdict"], row["deciding_verdict"]) for row in rows])
@@ -114,12 +118,12 @@ def _of_tests(
             yield _row({**shared, **of_test, **row}, labels)
 
 
-def _judged(test: ClaimTest, found: Mapping[str, Any]) -> dict[str, Any]:
+def _judged(test: ClaimTest, contrast: Mapping[str, Any]) -> dict[str, Any]:
     """A contrast with its verdict, which alone decides if there is no other."""
-    verdict, words = verdicts.of_contrast(test, found)
-    own = {name: value for name, value in found.items() if name in _COLUMNS}
-    own |= {"contrast": verdicts.kind_of(test), "verdict": verdict, "in_words": words}
-    return {**own, "deciding_verdict": verdict, "deciding_coverage": own.get("coverage")}
+    verdict, words = verdicts.of_contrast(test, contrast)
+    row = {name: value for name, value in contrast.items() if name in _COLUMNS}
+    row |= {"contrast": verdicts.kind_of(test), "verdict": verdict, "in_words": words}
+    return {**row, "deciding_verdict": verdict, "deciding_coverage": row.get("coverage")}
 
 
 def _deciding(
@@ -127,14 +131,14 @@ def _deciding(
 ) -> dict[str, Any]:
     """The columns of a contrast among others, by its interval at the coverage of all together."""
     verdict, _ = verdicts.of_contrast(test, wider)
-    known = {"deciding_verdict": verdict, "deciding_coverage": wider.get("coverage")}
+    deciding = {"deciding_verdict": verdict, "deciding_coverage": wider.get("coverage")}
     if verdict == row["verdict"] or row["verdict"] not in verdicts.decided_by_one(test):
-        return known
-    return {**known, "in_words": f"{row['in_words']}; {verdicts.among(test, wider, count)}"}
+        return deciding
+    return {**deciding, "in_words": f"{row['in_words']}; {verdicts.among(test, wider, count)}"}
 
 
-def _row(known: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
-    row = {**dict.fromkeys(_COLUMNS), **known}
+def _row(columns: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    row = {**dict.fromkeys(_COLUMNS), **columns}
     for end in ("a", "b"):
         for pair in ("", ratio_of_ratios.PREFIX):
             cell = row[f"{pair}cell_{end}"]

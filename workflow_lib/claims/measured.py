@@ -80,15 +80,17 @@ def _together(sweeps_read: Iterable[tuple[Path, Side]], errors: Errors) -> Measu
     gpus: dict[tuple[str, int], list[Row]] = {}
     overhead: dict[str, list[Row]] = {}
     sweeps: dict[str, list[str]] = {}
-    found: dict[str, Path] = {}
+    directories: dict[str, Path] = {}
     for directory, side in sweeps_read:
-        found[side.sweep] = directory
+        directories[side.sweep] = directory
         mine = _add_runs(runs, side)
         for cell in side.cells:
             sweeps.setdefault(cell["cell"], []).append(side.sweep)
             cells[cell["cell"]] = _fuller(cell, cells.get(cell["cell"]))
         paths = SweepPaths(directory)
-        _add_gpus(gpus, read_table(paths.table("gpus"), GPUS).to_dicts(), mine)
+        for row in read_table(paths.table("gpus"), GPUS).to_dicts():
+            if (key := (row["cell"], row["run"])) in mine:
+                gpus.setdefault(key, []).append(row)
         if paths.table("overhead").is_file():
             for row in read_table(paths.table("overhead"), OVERHEAD).to_dicts():
                 if (row["cell"], row["run"]) in mine:
@@ -101,24 +103,23 @@ def _together(sweeps_read: Iterable[tuple[Path, Side]], errors: Errors) -> Measu
         errors=errors,
         **of_gpus(row for rows in gpus.values() for row in rows),
     )
-    return Measured(side, gpus, overhead, sweeps, found)
+    return Measured(side, gpus, overhead, sweeps, directories)
 
 
-def _fuller(cell: Row, known: Row | None) -> Row:
+def _fuller(cell: Row, earlier: Row | None) -> Row:
     """A cell's row of the sweep with more completed runs; another may have its profiled run."""
-    if known is None:
+    if earlier is None:
         return cell
-    full, other = (cell, known) if cell["completed"] > known["completed"] else (known, cell)
+    full, other = (cell, earlier) if cell["completed"] > earlier["completed"] else (earlier, cell)
     return {**full, **{name: other[name] for name in PROFILED if full[name] is None}}
 
 
 def _add_runs(runs: dict[tuple[str, int], Row], side: Side) -> set[tuple[str, int]]:
-    """Add a sweep's runs to the known ones; return the keys of those that are taken from it."""
+    """Add a sweep's runs to those so far; return the keys of those that are taken from it."""
     mine = set()
     for run in side.runs:
         key = run["cell"], run["run"]
-        known = runs.get(key)
-        if known is None or not _done(known):
+        if key not in runs or not _done(runs[key]):
             runs[key] = run
             mine.add(key)
     return mine
@@ -126,12 +127,3 @@ def _add_runs(runs: dict[tuple[str, int], Row], side: Side) -> set[tuple[str, in
 
 def _done(run: Row) -> bool:
     return bool(run["outcome"] == Outcome.COMPLETED.value)
-
-
-def _add_gpus(
-    gpus: dict[tuple[str, int], list[Row]], rows: Sequence[Row], mine: set[tuple[str, int]]
-) -> None:
-    for row in rows:
-        key = row["cell"], row["run"]
-        if key in mine:
-            gpus.setdefault(key, []).append(row)

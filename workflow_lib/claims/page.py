@@ -90,29 +90,29 @@ def entries(
     """The claims with their verdicts, by author: those by the ``rows`` of runs, and apart from
     them those by projections.
     """
-    found: dict[str, list[Entry]] = {}
+    by_author: dict[str, list[Entry]] = {}
     for claim in ledger.claims:
-        own = [row for row in rows if row["claim"] == claim.id]
+        of_claim = [row for row in rows if row["claim"] == claim.id]
         rules = tuple(
-            _rule(test, [row for row in own if row["test"] == number], link)
+            _rule(test, [row for row in of_claim if row["test"] == number], link)
             for number, test in enumerate(claim.tests, start=1)
         )
-        verdict = IN_WORDS[own[0]["claim_verdict"]]
+        verdict = IN_WORDS[of_claim[0]["claim_verdict"]]
         apart = [row for row in projected if row["claim"] == claim.id]
         entry = Entry(
-            *(claim, verdict, _counted(own), rules),
+            *(claim, verdict, _counted(of_claim), rules),
             projected=IN_WORDS[apart[0]["claim_verdict"]] if apart else "",
             projected_counts=_counted(apart),
             projections=tuple(_projections(claim, apart)),
         )
-        found.setdefault(_BY[claim.by], []).append(entry)
-    return found
+        by_author.setdefault(_BY[claim.by], []).append(entry)
+    return by_author
 
 
 def _counted(rows: Sequence[Row]) -> str:
     """How many contrasts have each verdict; "" if there is none to judge."""
     verdicts = [row["verdict"] for row in rows if row["cell_a"]]
-    counts = {words: verdicts.count(each) for each, words in IN_WORDS.items()}
+    counts = {words: verdicts.count(verdict) for verdict, words in IN_WORDS.items()}
     return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
 
 
@@ -131,32 +131,28 @@ def _rule(test: ClaimTest, rows: Sequence[Row], link: Link) -> Rule:
 def _projections(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
     """A sentence for each test of a claim that projections say anything about."""
     for number, test in enumerate(claim.tests, start=1):
-        own = [row for row in rows if row["test"] == number]
-        if not own:
+        of_test = [row for row in rows if row["test"] == number]
+        if not of_test:
             continue
         about = f"{test.part}: " if test.part else ""
-        ends = (amount(test, end) for end in _span(own))
-        pairs_ = counted(len(own), "pair") + " of planned cells"
+        low, high = min(row["low"] for row in of_test), max(row["high"] for row in of_test)
         yield (
-            f"{about}{IN_WORDS[own[0]['test_verdict']]} ({_counted(own)}); {pairs_} on several "
-            f"nodes, with 90 % intervals within {' to '.join(ends)}"
+            f"{about}{IN_WORDS[of_test[0]['test_verdict']]} ({_counted(of_test)}); "
+            f"{counted(len(of_test), 'pair')} of planned cells on several nodes, with 90 % "
+            f"intervals within {amount(test, low)} to {amount(test, high)}"
         )
-
-
-def _span(rows: Sequence[Row]) -> tuple[float, float]:
-    return min(row["low"] for row in rows), max(row["high"] for row in rows)
 
 
 def _lines(rows: Sequence[Row], link: Link) -> Iterator[Line]:
     """One line for each contrast; contrasts that are not testable for the same reason
     share a line."""
-    untold: dict[str, list[Row]] = {}
+    not_testable: dict[str, list[Row]] = {}
     for row in rows:
         if row["verdict"] == NOT_TESTABLE and row["cell_b"] is None and row["cell_a"]:
-            untold.setdefault(row["in_words"], []).append(row)
+            not_testable.setdefault(row["in_words"], []).append(row)
         else:
             yield _line(row, link)
-    for why, alike in untold.items():
+    for why, alike in not_testable.items():
         yield Line(IN_WORDS[NOT_TESTABLE], f"{counted(len(alike), 'cell')}: {why}", ())
 
 
@@ -203,10 +199,10 @@ def markdown(
         _chance(rows),
         *filter(None, [_cell(_emulated(rows))]),
     ]
-    told = entries(ledger, rows, link, projected)
-    for heading, of_one in told.items():
-        parts += [f"## {heading}", _summary(of_one)]
-    parts += ["## Why", *(_told(entry) for of_one in told.values() for entry in of_one)]
+    by_author = entries(ledger, rows, link, projected)
+    for heading, of_author in by_author.items():
+        parts += [f"## {heading}", _summary(of_author)]
+    parts += ["## Why", *(_why(entry) for group in by_author.values() for entry in group)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -245,9 +241,9 @@ def _emulated(rows: Sequence[Row]) -> str:
     return cell_axes.emulated_in_words(emulated_sides(every))
 
 
-def _summary(told: Sequence[Entry]) -> str:
+def _summary(of_author: Sequence[Entry]) -> str:
     lines = ["| | claim | by runs | contrasts | by projection |", "|---|---|---|---|---|"]
-    for entry in told:
+    for entry in of_author:
         claim = entry.claim
         lines.append(
             f"| [{claim.id}](#{claim.id.lower()}) | {_cell(claim.says)} | **{entry.verdict}** | "
@@ -260,7 +256,7 @@ def _by_projection(entry: Entry) -> str:
     return f"{entry.projected}: {entry.projected_counts}" if entry.projected else NOTHING
 
 
-def _told(entry: Entry) -> str:
+def _why(entry: Entry) -> str:
     claim = entry.claim
     where = f" ({_cell(claim.section)})" if claim.section else ""
     parts = [
@@ -274,8 +270,8 @@ def _told(entry: Entry) -> str:
         about = f"{_cell(rule.part)}: " if rule.part else ""
         lines = [f"{about}{_cell(rule.rule)}. **{rule.verdict.capitalize()}.**", ""]
         for line in rule.lines:
-            said = f"{_named(line)}: {line.verdict}; " if line.pairs else ""
-            lines.append(f"- {said}{_cell(line.in_words)}.")
+            cells = f"{_named(line)}: {line.verdict}; " if line.pairs else ""
+            lines.append(f"- {cells}{_cell(line.in_words)}.")
         parts.append("\n".join(lines))
     parts += [f"By projection: {_cell(projection)}." for projection in entry.projections]
     return "\n\n".join(parts)
@@ -306,7 +302,7 @@ def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Ro
     return _TEMPLATES.get_template("claims.html.j2").render(
         version=__version__,
         ledger=ledger,
-        told=entries(ledger, rows, link, projected),
+        by_author=entries(ledger, rows, link, projected),
         projection=PROJECTION if projected else "",
         licence=sentences.LICENCE,
         chance=_chance(rows),

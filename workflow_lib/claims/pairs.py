@@ -24,7 +24,7 @@ def fitting(cells: Sequence[Row], *wanted: Mapping[str, Any]) -> list[Row]:
     return in_order(
         cell
         for cell in cells
-        if all(selects(name, value, cell[name]) for each in wanted for name, value in each.items())
+        if all(selects(name, value, cell[name]) for axes in wanted for name, value in axes.items())
     )
 
 
@@ -92,17 +92,17 @@ def none_found(test: ClaimTest, cells: Sequence[Row]) -> str:
     return "no two such cells are alike in every other axis"
 
 
-def _said(value: Any) -> str:
+def selected_in_words(wanted: Mapping[str, Any]) -> str:
+    """What a filter selects: "model llama3-8b, tp 2 or 4"; "any" if it excludes nothing."""
+    selected = (
+        f"{name} {' or '.join(map(_value_in_words, held_in_tables(name, value)))}"
+        for name, value in wanted.items()
+    )
+    return ", ".join(selected) or "any"
+
+
+def _value_in_words(value: Any) -> str:
     """A value of a table as text: a text as it is, and an empty list as "none"."""
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def selected_in_words(wanted: Mapping[str, Any]) -> str:
-    """What a filter selects: "model llama3-8b, tp 2 or 4"; "any" if it excludes nothing."""
-    told = (
-        f"{name} {' or '.join(map(_said, held_in_tables(name, value)))}"
-        for name, value in wanted.items()
-    )
-    return ", ".join(told) or "any"

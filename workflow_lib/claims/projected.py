@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib.cells import PlannedCell, Sweep
+from workflow_lib.cells import Sweep
 from workflow_lib.claims.pairs import pairs
 from workflow_lib.comparison.measures import RATIO
 from workflow_lib.config import ClaimTest
@@ -31,7 +31,7 @@ _ASSUMES = (
 class Cells:
     """Planned cells by their ids, with rows as tables have them."""
 
-    known: Mapping[str, Projected]
+    projected: Mapping[str, Projected]
     rows: Sequence[Row]
     #: the sweeps that ask for each
     sweeps: Mapping[str, str]
@@ -41,29 +41,25 @@ def cells_of(sweeps: Iterable[Sweep]) -> Cells:
     """The cells of sweeps that can run, span several nodes, and can be projected. Raises
     RecordError where the runs that projections rest on cannot be read.
     """
-    known: dict[str, Projected] = {}
+    projected: dict[str, Projected] = {}
     names: dict[str, list[str]] = {}
     for sweep in sweeps:
-        for each in sweep.cells:
-            names.setdefault(each.cell.id, []).append(sweep.name)
-            if each.cell.id not in known and _is_wanted(each):
-                found = planned.projected(each.cell)
-                if found is not None:
-                    known[each.cell.id] = found
-    rows = [_row(each) for each in known.values()]
-    return Cells(known, rows, {cell: ", ".join(names[cell]) for cell in known})
+        for candidate in sweep.cells:
+            cell = candidate.cell
+            names.setdefault(cell.id, []).append(sweep.name)
+            if cell.id not in projected and candidate.feasible and cell.nodes > 1:
+                projection = planned.projected(cell)
+                if projection is not None:
+                    projected[cell.id] = projection
+    rows = [_row(projection) for projection in projected.values()]
+    return Cells(projected, rows, {cell: ", ".join(names[cell]) for cell in projected})
 
 
-def _is_wanted(each: PlannedCell) -> bool:
-    return each.feasible and each.cell.nodes > 1
-
-
-def _row(each: Projected) -> dict[str, Any]:
-    values = {name: each.value(name) for name in planned.CONTRASTED}
+def _row(projection: Projected) -> dict[str, Any]:
     return {
         **dict.fromkeys(MEASURES),
-        **identity(each.cell),
-        **values,
+        **identity(projection.cell),
+        **{name: projection.value(name) for name in planned.CONTRASTED},
         "outcome": Outcome.COMPLETED.value,
     }
 
@@ -83,7 +79,7 @@ def project_test(
     for pair in pairs(test, cells.rows):
         assert pair.a is not None
         assert pair.b is not None
-        one, other = (cells.known[each["cell"]] for each in (pair.a, pair.b))
+        one, other = (cells.projected[cell["cell"]] for cell in (pair.a, pair.b))
         interval = planned.ratio(test.measure, one, other)
         low, high = (
             interval.estimate * (end / interval.estimate) ** further

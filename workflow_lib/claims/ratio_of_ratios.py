@@ -3,10 +3,10 @@ difference of two differences.
 
 The contrasts of both pairs come first, each as that of a test of one pair: from runs of one results
 directory, by its own design. Then every contrast of the first pair is set beside those of its
-counterparts. Its interval is made from the two by :mod:`workflow_lib.intervals.mover`, for ratios
-from their logarithms. That takes the noise of both pairs' runs for independent: it adds in squares.
-What hosts, dates and sensors may do is not independent, because both pairs may have had the same
-two hosts. It is added whole.
+counterparts. :func:`~workflow_lib.intervals.differences.of_estimates` makes its interval from the
+two, for ratios from their logarithms. That takes the noise of both pairs' runs for independent: it
+adds in squares. What hosts, dates and sensors may do is not independent, because both pairs may
+have had the same two hosts. It is added whole.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from workflow_lib.claims.pairs import free_between, none_found
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.measures import contrast, is_ratio
 from workflow_lib.config import ClaimTest
-from workflow_lib.intervals import mover
-from workflow_lib.intervals.differences import COVERAGE
-from workflow_lib.intervals.mover import Ends
+from workflow_lib.intervals.differences import COVERAGE, Interval, of_estimates
 from workflow_lib.records import cell_axes
 from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.report.figures.cell_names import Row
@@ -58,12 +56,12 @@ def evaluate_test(
 ) -> list[dict[str, Any]]:
     """The contrasts of a test of two pairs, as :func:`.contrasts.evaluate_test` has them: one for
     each contrast of the first pair and each counterpart of it."""
-    cells = {cell["cell"]: cell for each in measured for cell in each.side.cells}
+    cells = {cell["cell"]: cell for group in measured for cell in group.side.cells}
     alone = [_alone(test, which) for which in (test.pair, test.beside)]
-    first, second = (_contrasts(each, measured, coverage) for each in alone)
+    first, second = (_contrasts(of_pair, measured, coverage) for of_pair in alone)
     missing = [
-        f"{name}: {none_found(each, list(cells.values()))}"
-        for name, each, rows in zip(_NAMES, alone, (first, second), strict=True)
+        f"{name}: {none_found(of_pair, list(cells.values()))}"
+        for name, of_pair, rows in zip(_NAMES, alone, (first, second), strict=True)
         if not rows
     ]
     if missing:
@@ -97,10 +95,10 @@ def _contrasts(
     """The contrasts of a test of one pair, each once: two results directories may hold the same
     runs."""
     distinct: dict[Any, dict[str, Any]] = {}
-    for each in measured:
-        for row in contrasts.evaluate_test(test, [each], coverage):
+    for group in measured:
+        for row in contrasts.evaluate_test(test, [group], coverage):
             if "cell_a" in row:
-                distinct.setdefault(tuple(_runs_of(row, each)), row)
+                distinct.setdefault(tuple(_runs_of(row, group)), row)
     return list(distinct.values())
 
 
@@ -129,7 +127,7 @@ def _together(test: ClaimTest, one: Row, other: Row) -> dict[str, Any]:
         return row
     row["assumes"] = _assumed(measure, both)
     if row["wide_low"] is not None:
-        return row | {"in_words": _told(measure, row, one, other)}
+        return row | {"in_words": _in_words(measure, row, one, other)}
     shown = sentences.interval(measure, row["low"], row["high"])
     return row | {"in_words": f"{shown} by the runs alone; {row['in_words']}"}
 
@@ -145,26 +143,25 @@ def _interval(measure: Measure, one: Row, other: Row) -> dict[str, float | None]
     """The columns of the estimate and its intervals; null where one of both has none."""
     to, back = (math.log, math.exp) if is_ratio(measure) else (float, float)
     by_runs = [
-        Ends(*(to(row[name]) for name in ("estimate", "low", "high"))) for row in (one, other)
+        Interval(*(to(row[name]) for name in ("estimate", "low", "high"))) for row in (one, other)
     ]
     names = ("coverage", "low", "high", "wide_low", "wide_high")
     columns: dict[str, float | None] = dict.fromkeys(names)
-    estimate, low, high = map(back, mover.difference(*by_runs))
-    columns["estimate"] = estimate
+    together = of_estimates(*by_runs)
+    columns["estimate"] = back(together.estimate)
     coverages = one["coverage"], other["coverage"]
     if None in coverages:
         return columns
-    columns |= {"coverage": min(coverages), "low": low, "high": high}
+    columns |= {"coverage": min(coverages), "low": back(together.low), "high": back(together.high)}
     if None in (one["wide_low"], other["wide_low"]):
         return columns
     first, second = (
-        Ends(ends.estimate, to(row["wide_low"]), to(row["wide_high"]))
+        Interval(ends.estimate, to(row["wide_low"]), to(row["wide_high"]))
         for ends, row in zip(by_runs, (one, other), strict=True)
     )
     # Of hosts and sensors: what each pair's wide interval adds to that of its runs.
     below = by_runs[0].low - first.low + second.high - by_runs[1].high
     above = first.high - by_runs[0].high + by_runs[1].low - second.low
-    together = mover.difference(*by_runs)
     columns["wide_low"] = back(together.low - below)
     columns["wide_high"] = back(together.high + above)
     return columns
@@ -174,10 +171,10 @@ def _assumed(measure: Measure, both: Sequence[Row]) -> str:
     """What the interval of two contrasts assumes."""
     assumed = [row["assumes"] + _of_sensors(measure, row) for row in both]
     if assumed[0] == assumed[1]:
-        of_each = f"each pair {assumed[0]}"
+        of_pairs = f"each pair {assumed[0]}"
     else:
-        of_each = "; ".join(f"{name} {each}" for name, each in zip(_NAMES, assumed, strict=True))
-    return f"assumes that the noise of both pairs is independent; {of_each}"
+        of_pairs = "; ".join(f"{name} {text}" for name, text in zip(_NAMES, assumed, strict=True))
+    return f"assumes that the noise of both pairs is independent; {of_pairs}"
 
 
 def _of_sensors(measure: Measure, row: Row) -> str:
@@ -185,7 +182,7 @@ def _of_sensors(measure: Measure, row: Row) -> str:
     return f", {sentences.SENSORS}" if measure.gain and row["sensors_low"] is not None else ""
 
 
-def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
+def _in_words(measure: Measure, row: Row, one: Row, other: Row) -> str:
     """A contrast of two contrasts in words: "the ratio of the first pair, −13 %, is 2.1 % below
     that of the second, −11 % (95 % interval …)"."""
     neutral = 1.0 if is_ratio(measure) else 0.0
@@ -196,19 +193,19 @@ def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
     about = f"{100 * row['coverage']:g} % interval {shown}"
     if by_runs != shown:
         about += f"; {by_runs} by the runs alone"
-    designs = dict.fromkeys(each["design"] for each in (one, other))
+    designs = dict.fromkeys(pair["design"] for pair in (one, other))
     about += "".join(f"; {sentences.IN_SHORT[design]}" for design in designs)
     about += "".join(
-        f"; {name}: {each[note]}"
-        for name, each in zip(_NAMES, (one, other), strict=True)
+        f"; {name}: {pair[note]}"
+        for name, pair in zip(_NAMES, (one, other), strict=True)
         for note in ("power_limits", "memory")
-        if each[note]
+        if pair[note]
     )
     if row["wide_low"] <= neutral <= row["wide_high"]:
         differs = "is not told apart from that"
     else:
         size = sentences.amount(measure, row["estimate"])
         differs = f"is {size} {'above' if row['estimate'] > neutral else 'below'} that"
-    first, second = (sentences.signed(measure, each["estimate"]) for each in (one, other))
+    first, second = (sentences.signed(measure, pair["estimate"]) for pair in (one, other))
     kind = contrast(measure).kind
     return f"the {kind} of the first pair, {first}, {differs} of the second, {second} ({about})"

@@ -76,18 +76,18 @@ def of_test(test: ClaimTest, verdicts: Collection[tuple[Verdict, Verdict]]) -> V
     chance the more there are. For a claim about any cell it is the other way round. Contrasts that
     are not testable count only if no other contrast exists.
     """
-    told = [each for each, _ in verdicts if each != NOT_TESTABLE]
-    deciding = [each for _, each in verdicts]
-    if not told:
+    tested = [alone for alone, _ in verdicts if alone != NOT_TESTABLE]
+    deciding = [among_others for _, among_others in verdicts]
+    if not tested:
         return NOT_TESTABLE
     if test.holds_in == "most":
-        if 2 * deciding.count(SUPPORTED) > len(told):
+        if 2 * deciding.count(SUPPORTED) > len(tested):
             return SUPPORTED
-        return CONTRADICTED if 2 * deciding.count(CONTRADICTED) >= len(told) else UNDECIDED
+        return CONTRADICTED if 2 * deciding.count(CONTRADICTED) >= len(tested) else UNDECIDED
     (one,) = decided_by_one(test)
     if one in deciding:
         return one
-    return told[0] if len({*told}) == 1 else UNDECIDED
+    return tested[0] if len({*tested}) == 1 else UNDECIDED
 
 
 def decided_by_one(test: ClaimTest) -> tuple[Verdict, ...]:
@@ -99,9 +99,9 @@ def decided_by_one(test: ClaimTest) -> tuple[Verdict, ...]:
 
 def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict of a claim by those of its tests: it is supported if all of them are."""
-    for each in (CONTRADICTED, UNDECIDED, NOT_TESTABLE):
-        if each in verdicts:
-            return each
+    for verdict in (CONTRADICTED, UNDECIDED, NOT_TESTABLE):
+        if verdict in verdicts:
+            return verdict
     return SUPPORTED if verdicts else NOT_TESTABLE
 
 

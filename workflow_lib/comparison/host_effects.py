@@ -1,11 +1,12 @@
 """What hosts, dates and the order of runs did, or may have done, to the difference of two cells.
 
-If runs are apart in time (:mod:`workflow_lib.intervals.design`), an effect on only one of the sides
-looks like a difference, so an allowance is made for it: by how much two hosts of one kind differ at
-most, in as many cases as the interval is to hold (:mod:`workflow_lib.intervals.hosts`). An effect
-of dates was not measured apart, and is assumed to be no greater. Nothing is allowed in blocks, nor
-within hosts: both sides then had the same dates and nodes. There is one exception. If the same side
-ran first in every session of a host, what is peculiar to first runs acted on this side only.
+If runs are apart in time (:mod:`workflow_lib.intervals.contrasts`), an effect on only one of the
+sides looks like a difference, so an allowance is made for it: by how much two hosts of one kind
+differ at most, in as many cases as the interval is to hold (:mod:`workflow_lib.intervals.hosts`).
+An effect of dates was not measured apart, and is assumed to be no greater. Nothing is allowed in
+blocks, nor within hosts: both sides then had the same dates and nodes. There is one exception. If
+the same side ran first in every session of a host, what is peculiar to first runs acted on this
+side only.
 
 Hosts differ far more in cells whose GPUs wait for the host's CPU. For shares of time the effect is
 unknown.
@@ -21,8 +22,7 @@ from typing import Any
 
 from workflow_lib.comparison.measures import is_ratio, is_temperature
 from workflow_lib.intervals import differences, hosts, within_hosts
-from workflow_lib.intervals.contrasts import logarithms
-from workflow_lib.intervals.design import Design, Run
+from workflow_lib.intervals.contrasts import Design, Run, logarithms
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.records.measures import Measure
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.intervals.contrasts import ratio
-from workflow_lib.intervals.design import Design, Gpus, design
+from workflow_lib.intervals.contrasts import Design, Gpus, design, ratio
 from workflow_lib.intervals.differences import FEWEST_RUNS
 from workflow_lib.records.files import read_measured
 from workflow_lib.records.paths import RunPaths

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from workflow_lib import power_errors
 from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio
-from workflow_lib.intervals.contrasts import Contrast
-from workflow_lib.intervals.design import Design
-from workflow_lib.intervals.sessions import Sessions
+from workflow_lib.intervals.contrasts import Contrast, Design
+from workflow_lib.intervals.within_hosts import Sessions
 from workflow_lib.records.measures import Measure
 from workflow_lib.report.figures.cell_names import Row, completed, in_words
 from workflow_lib.report.figures.numbers import MINUS, significant

@@ -37,8 +37,7 @@ from workflow_lib.comparison.sensors import Read
 from workflow_lib.comparison.sentences import Wide
 from workflow_lib.comparison.sides import PEAK, Side
 from workflow_lib.intervals import contrasts
-from workflow_lib.intervals.contrasts import Contrast
-from workflow_lib.intervals.design import Design, design
+from workflow_lib.intervals.contrasts import Contrast, Design, design
 from workflow_lib.intervals.differences import COVERAGE, FEWEST_RUNS
 from workflow_lib.records import cell_axes
 from workflow_lib.records.measures import Measure

@@ -143,24 +143,25 @@ class ClaimTest(Strict):
             if self.first or self.gpus:
                 raise ValueError("slowdown contrasts rates within a run: without first and gpus")
             return
-        known = MEASURES.get(self.measure)
-        if self.first and (known is None or known.contrast is None):
-            valid = [measure.name for measure in MEASURES.values() if measure.contrast]
+        measure = MEASURES.get(self.measure)
+        if self.first and (measure is None or measure.contrast is None):
+            valid = [name for name, of_runs in MEASURES.items() if of_runs.contrast]
             raise ValueError(f"{self.measure!r} contrasts no cells; valid: {', '.join(valid)}")
         if self.gpus:
             fit = [
-                measure.name
-                for measure in MEASURES.values()
-                if measure.level == "gpu" and measure.sensor in _OF_GPUS
+                name
+                for name, of_gpus in MEASURES.items()
+                if of_gpus.level == "gpu" and of_gpus.sensor in _OF_GPUS
             ]
             if self.measure not in fit:
                 raise ValueError(f"{self.measure!r} contrasts no GPUs; valid: {', '.join(fit)}")
-            if known and known.sensor == "temperature" and {"hottest", "coolest"} & {*self.gpus}:
+            by_heat = {"hottest", "coolest"} & {*self.gpus}
+            if by_heat and measure and measure.sensor == "temperature":
                 raise ValueError("the hottest GPU is hotter by choice: nothing is left to test")
         if not self.first and not self.gpus:
-            if known is None and self.measure not in PROFILED:
+            if measure is None and self.measure not in PROFILED:
                 raise ValueError(f"{self.measure!r} is not a measure of a run or of a profiled run")
-            if known is not None and known.gain:
+            if measure is not None and measure.gain:
                 raise ValueError(
                     f"{self.measure!r} rests on sensors of power, whose own error is unknown: "
                     "contrast two cells instead"
@@ -213,27 +214,28 @@ def held_in_tables(name: str, wanted: Any) -> tuple[Any, ...]:
     return values(wanted)
 
 
-def selects(name: str, wanted: Any, held: Any) -> bool:
-    """Whether a filter of an axis selects a cell whose value a table holds so."""
+def selects(name: str, wanted: Any, value: Any) -> bool:
+    """Whether a filter of an axis selects a cell that has this value in tables."""
     if _is_any(name, wanted):
-        return held not in (None, _UNSET.get(name))
-    return held in held_in_tables(name, wanted)
+        return value not in (None, _UNSET.get(name))
+    return value in held_in_tables(name, wanted)
 
 
 def _overlap(name: str, one: Any, other: Any) -> bool:
     """Whether two filters of an axis select a value in common."""
     return any(
-        selects(name, a, held)
+        selects(name, a, value)
         for a, b in ((one, other), (other, one))
-        for held in held_in_tables(name, b)
+        for value in held_in_tables(name, b)
     )
 
 
 def left_open(*wanted: Mapping[str, Any]) -> set[str]:
     """The axes of which filters select any value that is set, and the details of these."""
-    named = {name for each in wanted for name, value in each.items() if _is_any(name, value)}
-    axes = cell_axes.AXES.items()
-    return named | {name for name, axis in axes if axis.field.axis.detail_of in named}
+    named = {name for axes in wanted for name, value in axes.items() if _is_any(name, value)}
+    return named | {
+        name for name, axis in cell_axes.AXES.items() if axis.field.axis.detail_of in named
+    }
 
 
 def _is_any(name: str, wanted: Any) -> bool:

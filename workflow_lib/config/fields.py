@@ -26,11 +26,7 @@ def _without_password(text: str) -> str:
 TEXT = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
 #: Text without characters that control a terminal, end a line, or change the order in which others
 #: are shown. It may be written into a script (quoted), a page (escaped), or a message.
-Text = Annotated[
-    str,
-    Field(pattern=TEXT),
-    AfterValidator(_without_password),
-]
+Text = Annotated[str, Field(pattern=TEXT), AfterValidator(_without_password)]
 #: what a shell would replace: a home where a path begins, and a variable
 _HOME = re.compile(r"(?:^|(?<=:))~[A-Za-z0-9_.-]*(?=[/:]|$)")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
@@ -40,17 +36,17 @@ def literal(text: str) -> str:
     """The text, unless a shell would replace something in it. Raises ValueError, which says what to
     write. Nothing is replaced here, because a variable may have another value on a node.
     """
-    found = _HOME.search(text) or _VARIABLE.search(text)
-    if found is None:
+    match = _HOME.search(text) or _VARIABLE.search(text)
+    if match is None:
         return text
     remedy = "write out what it stands for"
-    if not any(safety.names_secret(each[1] or each[2]) for each in _VARIABLE.finditer(text)):
+    if not any(safety.names_secret(name[1] or name[2]) for name in _VARIABLE.finditer(text)):
         # Not Path.expanduser, which raises where there is no such user.
         meant = _HOME.sub(lambda home: os.path.expanduser(home[0]), text)  # noqa: PTH111
         meant = os.path.expandvars(meant)
         if not (_HOME.search(meant) or _VARIABLE.search(meant)):
             remedy = f"write {meant}"
-    raise ValueError(f"{text!r} is taken as it is, and {found[0]} stays in it: {remedy}")
+    raise ValueError(f"{text!r} is taken as it is, and {match[0]} stays in it: {remedy}")
 
 
 #: a path, an address or a name that is looked up; no shell reads it

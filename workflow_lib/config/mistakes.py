@@ -22,47 +22,47 @@ Location = tuple[str | int, ...]
 _RELATED = 4
 
 
-def told(error: ValidationError, kind: type[BaseModel], plain: Any) -> Iterator[str]:
+def in_words(error: ValidationError, kind: type[BaseModel], plain: Any) -> Iterator[str]:
     """Each mistake in ``plain`` as a line ``key: what is wrong (line 7)``, one for each key."""
     grouped: dict[Location, list[Any]] = {}
-    for each in error.errors():
-        grouped.setdefault(_location(each, plain)[0], []).append(each)
+    for problem in error.errors():
+        grouped.setdefault(_location(problem, plain)[0], []).append(problem)
     for location, errors in grouped.items():
         # If a value may be a scalar or a list, pydantic tells both errors. The list's is deeper.
         if not any(other[:-1][: len(location)] == location for other in grouped if other):
             line = _location(errors[0], plain)[1]
-            yield _told(kind, location, errors) + (f" (line {line})" if line else "")
+            yield _in_words(kind, location, errors) + (f" (line {line})" if line else "")
 
 
 def _location(error: Mapping[str, Any], plain: Any) -> tuple[Location, int | None]:
     """Where in the file an error is, and the line of the innermost key that leads there. It leaves
     out what pydantic alone puts into a location: the branches of a union.
     """
-    found, line = [], None
+    location, line = [], None
     for part in error["loc"]:
         is_list = isinstance(part, int) and isinstance(plain, (list, tuple))
         if part < len(plain) if is_list else isinstance(plain, dict) and part in plain:
-            found.append(part)
+            location.append(part)
             line = getattr(plain, "lines", {}).get(part, line)
             plain = plain[part]
-    return (*found, *(error["loc"][-1:] if error["type"] == "missing" else ())), line
+    return (*location, *(error["loc"][-1:] if error["type"] == "missing" else ())), line
 
 
-def _told(kind: type[BaseModel], location: Location, errors: list[Any]) -> str:
+def _in_words(kind: type[BaseModel], location: Location, errors: list[Any]) -> str:
     key = ".".join(str(part)[: bounds.VALUE_LETTERS.most] for part in location)
     # An error about a value of the right type says more than an error about its type.
-    errors = [each for each in errors if not each["type"].endswith("_type")] or errors
-    said = " or ".join(dict.fromkeys(each["msg"] for each in errors))
-    said = said.replace("or Input should be", "or").replace("Input should be", "expected")
-    said = said.replace("valid tuple", "list").replace("Tuple", "List")
+    errors = [error for error in errors if not error["type"].endswith("_type")] or errors
+    message = " or ".join(dict.fromkeys(error["msg"] for error in errors))
+    message = message.replace("or Input should be", "or").replace("Input should be", "expected")
+    message = message.replace("valid tuple", "list").replace("Tuple", "List")
     match errors[0]["type"]:
         case "extra_forbidden":
-            said = f"unknown key; {_remedy(kind, location)}"
+            message = f"unknown key; {_remedy(kind, location)}"
         case "value_error":
-            said = said.replace("Value error, ", "")
+            message = message.replace("Value error, ", "")
         case name if name != "missing":
-            said = f"{said}, not {in_yaml(errors[0]['input'])}"
-    return f"{key}: {said}" if key else said
+            message = f"{message}, not {in_yaml(errors[0]['input'])}"
+    return f"{key}: {message}" if key else message
 
 
 def in_yaml(value: object) -> str:
@@ -108,20 +108,20 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     Names with different numbers are not similar: h100 is not suggested for h1000. The suffix is
     that of a view: the sweep "lora" has the views "lora-h200" and "lora-h100".
     """
-    known = sorted(valid)
-    for close in difflib.get_close_matches(name, known, n=3, cutoff=0.75):
+    names = sorted(valid)
+    for close in difflib.get_close_matches(name, names, n=3, cutoff=0.75):
         numbers = re.findall(r"\d+", name), re.findall(r"\d+", close)
         if numbers[0] == numbers[1] or not all(numbers):
             return f"did you mean {close!r}?"
-    related = [one for one in known if f"{one}-".startswith(f"{name}-")]
-    related = related or [one for one in known if name.startswith(f"{one}-")]
+    related = [other for other in names if f"{other}-".startswith(f"{name}-")]
+    related = related or [other for other in names if name.startswith(f"{other}-")]
     if 0 < len(related) <= _RELATED:
         return f"did you mean {' or '.join(map(repr, related))}?"
-    return listed(known)
+    return listed(names)
 
 
 def listed(valid: Iterable[str]) -> str:
     """A remedy for a wrong name: a list of up to 20 valid ones."""
-    known = sorted(valid)
-    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
-    return f"valid: {', '.join(known[:20]) or 'none'}{more}"
+    names = sorted(valid)
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"valid: {', '.join(names[:20]) or 'none'}{more}"

@@ -70,7 +70,7 @@ class RotaryScaling(Strict):
             self.high_frequency_factor,
             self.original_length,
         )
-        return tuple(float(each) for each in given if each is not None)
+        return tuple(float(number) for number in given if number is not None)
 
 
 class ModelSpec(Strict):
@@ -172,17 +172,17 @@ class ModelSpec(Strict):
 
     def _refuse_for_plain(self) -> None:
         """Raise ValueError for a key that a gpt or neox model cannot have, or always has."""
-        name, told = f"a {self.family} model", self.model_fields_set
+        name, given = f"a {self.family} model", self.model_fields_set
         if self.qk_norm:
             raise ValueError(f"{name} has no qk_norm")
-        if "qkv_bias" in told:
+        if "qkv_bias" in given:
             raise ValueError(f"{name} always has biases everywhere; leave qkv_bias out")
         if self.family == "gpt":
             if self.rotary_base != _ROTARY_BASE:
                 raise ValueError(f"{name} has learned positions, so it has no rotary_base")
-            for key in sorted({"rotary_scaling", "rotary_share"} & told):
+            for key in sorted({"rotary_scaling", "rotary_share"} & given):
                 raise ValueError(f"{name} has learned positions, so it has no {key}")
-            if "tied_embeddings" in told:
+            if "tied_embeddings" in given:
                 raise ValueError(
                     f"{name} always has its embedding as its head; leave tied_embeddings out"
                 )

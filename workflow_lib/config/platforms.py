@@ -211,7 +211,7 @@ class Platform(Strict):
     @classmethod
     def _text_and_no_secrets(cls, environment: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in environment.items():
-            if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+            if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
                 raise ValueError(f"the value of {name} holds a null byte, or is not text in UTF-8")
             try:
                 literal(value)

@@ -46,14 +46,8 @@ _KEYS = {
 _RELIED_ON = (
     *("array", "job-name", "clusters", "cluster", "test-only", "wait", "parsable"),
     *("nodes", "nodefile", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core"),
-    *(
-        "ntasks-per-socket",
-        "tres-per-task",
-        "overcommit",
-        "distribution",
-        "use-min-nodes",
-        "gpu-bind",
-    ),
+    *("ntasks-per-socket", "tres-per-task", "overcommit", "distribution"),
+    *("use-min-nodes", "gpu-bind"),
     *("signal", "no-kill", "export", "export-file", "get-user-env", "propagate"),
     *("output", "error", "input", "open-mode", "chdir", "wrap", "container", "container-id"),
     *("uid", "gid", "ignore-pbs", "help", "usage", "version"),
@@ -72,15 +66,15 @@ def seconds(time: str) -> int | None:
     The forms are minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
     days-hours:minutes:seconds (``man sbatch``, --time). Minutes alone are a number, not a form.
     """
-    found = _TIME.fullmatch(time)
-    if found is None:
+    match = _TIME.fullmatch(time)
+    if match is None:
         return None
-    if found["days"] is None:
-        parts = [0, *map(int, found["clock"].split(":"))][-3:]
+    if match["days"] is None:
+        parts = [0, *map(int, match["clock"].split(":"))][-3:]
     else:
-        parts = [*map(int, found["of_day"].split(":")), 0, 0][:3]
+        parts = [*map(int, match["of_day"].split(":")), 0, 0][:3]
     hours, minutes, rest = parts
-    return int(found["days"] or 0) * 86_400 + hours * 3600 + minutes * 60 + rest
+    return int(match["days"] or 0) * 86_400 + hours * 3600 + minutes * 60 + rest
 
 
 def refusal(names: Iterable[str]) -> str | None:

@@ -143,9 +143,7 @@ def _is_interval(gain: tuple[float, ...]) -> tuple[float, ...]:
 
 
 Gain = Annotated[
-    tuple[Share, ...],
-    Field(strict=False, min_length=3, max_length=3),
-    AfterValidator(_is_interval),
+    tuple[Share, ...], Field(strict=False, min_length=3, max_length=3), AfterValidator(_is_interval)
 ]
 
 
@@ -253,13 +251,7 @@ class Exclusion(TrainingAxes):
     """Order of a pipeline's passes."""
     stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] | None = None
     """Layers of each stage: exactly these."""
-    gpu_order: (
-        Annotated[
-            tuple[Gpu, ...],
-            Field(strict=False),
-        ]
-        | None
-    ) = None
+    gpu_order: Annotated[tuple[Gpu, ...], Field(strict=False)] | None = None
     """The node's GPU of each local rank: exactly these."""
     gpu_uuids: Annotated[tuple[Uuid, ...], Field(strict=False)] | None = None
     """The GPUs that the cell was placed on: exactly these."""
@@ -315,7 +307,7 @@ class SweepSpec(Strict):
     @property
     def other_trainers(self) -> tuple[str, ...]:
         """The names of all trainers that the file refers to and that are not our own, in order."""
-        named = (each.trainer for each in (self.training, *self.matrix))
+        named = (options.trainer for options in (self.training, *self.matrix))
         names = dict.fromkeys(name for axis in named if axis for name in values(axis))
         return tuple(name for name in names if name != NATIVE)
 

@@ -1,6 +1,6 @@
 """Intervals: how far an estimate from a few values can be trusted.
 
-``change`` is for one run: how much a quantity changes over its steps. ``differences`` is for two
-cells: how far their runs lie apart, and ``within_hosts`` for how far they do on one host. All use
-``students_t``. ``mover`` is for two estimates that have intervals already.
+``change`` is for one run: how much a quantity changes over its steps. ``contrasts`` is for two
+cells: it chooses, by how their runs lie in time, between ``differences`` and ``within_hosts``.
+``hosts`` is for how far hosts of one kind differ. All use ``students_t``.
 """

@@ -96,8 +96,8 @@ def change(values: Sequence[float]) -> Change:
     )
     estimates = []
     for shape, length, lags in zip(of.shapes, of.squares, of.shape_lags, strict=True):
-        found = _sum(shape * series) / length
-        estimates.append(Estimate(found, spread * math.sqrt(_sum(lags * powers)) / length))
+        estimate = _sum(shape * series) / length
+        estimates.append(Estimate(estimate, spread * math.sqrt(_sum(lags * powers)) / length))
     return Change(*estimates)
 
 

@@ -19,12 +19,13 @@ dates was not measured apart. It is assumed to be no greater than that of a host
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TypeVar
 
 from workflow_lib.intervals import students_t
+
+Member = TypeVar("Member", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -60,53 +61,19 @@ class Spread:
 
 def pooled(sds: Iterable[tuple[int, float]]) -> Spread:
     """The spread by several groups together, from the hosts and the standard deviation of each."""
-    known = [(hosts - 1, sd) for hosts, sd in sds]
-    degrees = sum(of for of, _ in known)
-    return Spread(math.sqrt(sum(of * sd**2 for of, sd in known) / degrees), degrees)
+    of_groups = [(hosts - 1, sd) for hosts, sd in sds]
+    degrees = sum(of for of, _ in of_groups)
+    return Spread(math.sqrt(sum(of * sd**2 for of, sd in of_groups) / degrees), degrees)
 
 
-def effects(
-    values: Sequence[tuple[Hashable, Hashable, float]],
-) -> list[Mapping[Hashable, float]]:
-    """The effect of each host, from its group's mean: a mapping for each group of two or more.
-
-    ``values`` are those of runs: their cell, their host and the value.
-    """
-    found: list[Mapping[Hashable, float]] = []
-    for hosts in _groups(values):
-        shared = [value for value in values if value[1] in hosts]
-        cells = list(dict.fromkeys(cell for cell, _, _ in shared))
-        columns = np.array(
-            [
-                [*(cell == each for each in cells), *(host == each for each in hosts)]
-                for cell, host, _ in shared
-            ],
-            dtype=float,
-        )
-        # Of the equally good solutions the shortest; hosts' effects count from their mean.
-        solved, *_ = np.linalg.lstsq(columns, np.array([value for *_, value in shared]))
-        of_hosts = solved[len(cells) :] - solved[len(cells) :].mean()
-        found.append(dict(zip(hosts, of_hosts.tolist(), strict=True)))
-    return found
-
-
-def standard_deviation(of_hosts: Mapping[Hashable, float]) -> float:
-    """Between the hosts of a group, from their effects."""
-    squares = sum(host**2 for host in of_hosts.values())
-    return math.sqrt(squares / (len(of_hosts) - 1))
-
-
-def _groups(values: Sequence[tuple[Hashable, Hashable, float]]) -> list[list[Hashable]]:
-    """Hosts that share cells, directly or through others, in the order of the values."""
-    of_cells: dict[Hashable, set[Hashable]] = {}
-    for cell, host, _ in values:
-        of_cells.setdefault(cell, set()).add(host)
-    found: list[set[Hashable]] = []
-    for hosts in of_cells.values():
-        joined = [group for group in found if hosts & group]
-        found = [group for group in found if group not in joined] + [hosts.union(*joined)]
-    every = list(dict.fromkeys(host for _, host, _ in values))
-    return [[host for host in every if host in group] for group in found if len(group) > 1]
+def connected(sets: Iterable[Set[Member]]) -> list[frozenset[Member]]:
+    """The sets, of which those that share a member, directly or through others, are one."""
+    groups: list[frozenset[Member]] = []
+    for members in sets:
+        sharing = [group for group in groups if members & group]
+        groups = [group for group in groups if group not in sharing]
+        groups.append(frozenset(members).union(*sharing))
+    return groups
 
 
 #: GPUs ran kernels all the time. Published rows are of systems that state one layout in one round

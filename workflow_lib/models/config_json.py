@@ -34,12 +34,10 @@ _WITHOUT_EFFECT = frozenset(
         "pretraining_tp",
     )
 )
-_DROPOUTS = frozenset(
-    (
-        *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"),
-        *("residual_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"),
-    )
-)
+_DROPOUTS = {
+    *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    *("residual_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"),
+}
 #: standard deviation of the engine's initial weights
 _INITIALIZER_RANGE = 0.02
 #: ends of the names of architectures that predict the next token
@@ -122,7 +120,7 @@ class ConfigJson:
         value = self.take(key, {})
         if not isinstance(value, dict):
             raise self.refuse(key, f"is {shown(value)}, expected an object")
-        return {name: each for name, each in value.items() if each is not None}
+        return {name: part for name, part in value.items() if part is not None}
 
     def must_be(self, key: str, allowed: object, why: str) -> None:
         """Refuse a key with another value than ``allowed``; a missing key counts as ``allowed``."""

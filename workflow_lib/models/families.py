@@ -133,11 +133,8 @@ def _llama_like(config: ConfigJson, sequence_length: int | None) -> Plain:
     plain["norm_epsilon"] = config.number("rms_norm_eps", kind.epsilon)
     plain["tied_embeddings"] = config.flag("tie_word_embeddings", kind.tied)
     plain["qkv_bias"], plain["qk_norm"] = kind.qkv_bias, kind.qk_norm
-    config.must_be(
-        "attention_bias",
-        False,
-        "a bias of attention's output is implemented only for gpt models",
-    )
+    without_bias = "a bias of attention's output is implemented only for gpt models"
+    config.must_be("attention_bias", False, without_bias)
     config.must_be("use_mrope", False, "positions in images are not implemented")
     config.must_be("rope_interleaved", False, "pairs of a head's columns lie half a head apart")
     config.must_be("mlp_bias", False, "biases of a gated feed-forward part are not implemented")
@@ -310,6 +307,7 @@ def rotary(config: ConfigJson, base: float, share: float = 1.0) -> Plain:
         base = config.as_number(key, given.pop("rope_theta"))
     kind, old = given.pop("rope_type", None), given.pop("type", None)
     kind = kind or old or "default"
+    # the parts of each kind: transformers' name → ours
     names = {
         "default": {},
         "linear": {"factor": "factor"},
@@ -330,7 +328,7 @@ def rotary(config: ConfigJson, base: float, share: float = 1.0) -> Plain:
     if not names:
         return plain
     scaling: Plain = {"kind": kind}
-    scaling |= {name: config.as_number(key, given[each]) for each, name in names.items()}
+    scaling |= {name: config.as_number(key, given[theirs]) for theirs, name in names.items()}
     if "original_length" in scaling:
         scaling["original_length"] = int(scaling["original_length"])
     return plain | {"rotary_scaling": scaling}

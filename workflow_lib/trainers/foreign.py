@@ -45,7 +45,7 @@ def placeholders(
     model: Model, data: str, degrees: Degrees, training: Training
 ) -> dict[str, str | int | float | bool]:
     """Name → value, of all that a command may be told."""
-    told = {
+    values = {
         **_fields(model),
         **_fields(degrees),
         **_fields(training),
@@ -57,9 +57,9 @@ def placeholders(
         "steps": steps_of_a_run(training),
         "python": PYTHON,
     }
-    for name in (*_NO_PLACEHOLDERS, *(n for n in told if n.startswith("trainer"))):
-        told.pop(name, None)
-    return {name: value for name, value in told.items() if isinstance(value, (str, int, float))}
+    for name in (*_NO_PLACEHOLDERS, *(n for n in values if n.startswith("trainer"))):
+        values.pop(name, None)
+    return {name: value for name, value in values.items() if isinstance(value, (str, int, float))}
 
 
 def _fields(record: Any) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def steps_of_a_run(training: Training, profiled_steps: int = 0) -> int:
     return counted_steps(training, profiled_steps) + (training.trainer_steps == "hook")
 
 
-def words_of(command: Sequence[str], told: Mapping[str, Any]) -> tuple[str, ...]:
+def words_of(command: Sequence[str], values: Mapping[str, Any]) -> tuple[str, ...]:
     """The command with its placeholders filled in, booleans as true and false; the job fills in
     PYTHON and STEPS. Raises KeyError for a placeholder that no cell has."""
-    shown = {name: _word(value) for name, value in told.items()} | {"steps": STEPS}
-    return tuple(word.format_map(shown) for word in command)
+    words = {name: _word(value) for name, value in values.items()} | {"steps": STEPS}
+    return tuple(word.format_map(words) for word in command)
 
 
-class Told(NamedTuple):
+class Trainer(NamedTuple):
     """What a trainer's file says; see config.TrainerSpec."""
 
     name: str
@@ -99,34 +99,36 @@ class Told(NamedTuple):
 
 
 def refusal(
-    told: Told, model: Model, data: str, degrees: Degrees, training: Training
+    trainer: Trainer, model: Model, data: str, degrees: Degrees, training: Training
 ) -> str | None:
     """Why a trainer cannot run a cell: the command does not name an axis, and the cell's value is
     none that the trainer has by itself. None if it can."""
-    file = f"config/trainers/{told.name}.yaml"
-    known = placeholders(model, data, degrees, training)
-    names = known.keys() | _UNTOLD.keys()
-    if wrong := sorted(
-        {*told.placeholders, *(name for one in told.accepts for name in one)} - names
-    ):
+    file = f"config/trainers/{trainer.name}.yaml"
+    values = placeholders(model, data, degrees, training)
+    names = values.keys() | _UNTOLD.keys()
+    named = trainer.placeholders.union(*trainer.accepts)
+    if wrong := sorted(named - names):
         near = difflib.get_close_matches(wrong[0], sorted(names), n=3, cutoff=0.4)
         advice = f"; did you mean {', '.join(near)}?" if near else ""
         return f"{file}: no cell has {wrong[0]!r}{advice}"
     records = (model, degrees, training)
-    sets = [_unlike(told, accepts, known, records) for accepts in told.accepts or [{}]]
+    sets = [_unlike(trainer, accepts, values, records) for accepts in trainer.accepts or [{}]]
     if {} in sets:
         return None
     if len(sets) == 1:
-        axis, (own, value) = next(iter(sets[0].items()))
+        axis, (possible, value) = next(iter(sets[0].items()))
         tells = [axis, *(name for name, of in _TELL.items() if axis in of)]
         words = " or ".join(f"{{{name}}}" for name in tells)
         return (
-            f"trainer {told.name} {_has(axis, own)}, and the cell asks for {_word(value)}: if the "
-            f"program can do it, put {words} into its command, or its values under accepts, in "
-            f"{file}"
+            f"trainer {trainer.name} {_has(axis, possible)}, and the cell asks for {_word(value)}: "
+            f"if the program can do it, put {words} into its command, or its values under accepts, "
+            f"in {file}"
         )
-    lacking = "; ".join(" and ".join(_has(a, own) for a, (own, _) in one.items()) for one in sets)
-    asks = {axis: _word(value) for one in sets for axis, (_, value) in one.items()}
+    lacking = "; ".join(
+        " and ".join(_has(axis, possible) for axis, (possible, _) in unlike.items())
+        for unlike in sets
+    )
+    asks = {axis: _word(value) for unlike in sets for axis, (_, value) in unlike.items()}
     return (
         f"none of the {len(sets)} sets of values under accepts in {file} fits, as the trainer "
         f"{lacking}; the cell asks for {', '.join(map(' '.join, asks.items()))}"
@@ -134,31 +136,33 @@ def refusal(
 
 
 def _unlike(
-    told: Told, accepts: Mapping[str, Sequence[Any]], known: Mapping[str, Any], records: Any
+    trainer: Trainer, accepts: Mapping[str, Sequence[Any]], values: Mapping[str, Any], records: Any
 ) -> dict[str, tuple[Sequence[Any], Any]]:
     """Axis → the values that a trainer has, and another that the cell asks for."""
-    told_by = told.placeholders | (accepts.keys() & {"model"})
-    named = told_by.union(*(of for name, of in _TELL.items() if name in told_by))
-    found: dict[str, tuple[Sequence[Any], Any]] = {}
+    placeholders = trainer.placeholders | (accepts.keys() & {"model"})
+    named = placeholders.union(*(axes for name, axes in _TELL.items() if name in placeholders))
+    unlike: dict[str, tuple[Sequence[Any], Any]] = {}
     for axis in dict.fromkeys((*_UNTOLD, *_MUST_BE_TOLD, *accepts)):
-        value = known[axis] if axis in known else _of(axis, *records)
+        value = values[axis] if axis in values else _of(axis, *records)
         if value is None or (axis == "zero_stage" and records[1].copies == 1):
             continue
         if axis in accepts:
-            own = tuple(accepts[axis])
+            possible = tuple(accepts[axis])
         elif axis in named:
             continue
         else:
-            own = (_UNTOLD[axis],) if axis in _UNTOLD else ()
-        if value not in own:
-            found[axis] = own, value
-    return found
+            possible = (_UNTOLD[axis],) if axis in _UNTOLD else ()
+        if value not in possible:
+            unlike[axis] = possible, value
+    return unlike
 
 
-def _has(axis: str, own: Sequence[Any]) -> str:
-    if own == (None,):
+def _has(axis: str, possible: Sequence[Any]) -> str:
+    if possible == (None,):
         return f"has no {axis}"
-    return f"has {axis} {' or '.join(map(_word, own))}" if own else f"is not told {axis}"
+    if not possible:
+        return f"is not told {axis}"
+    return f"has {axis} {' or '.join(map(_word, possible))}"
 
 
 def _word(value: Any) -> str:

@@ -213,8 +213,8 @@ class Recorder:
                 "parts": ";".join(ends),
                 **seen,
             }
-            known = (row.get(name) for name in _COLUMNS)
-            self._rows.writerow(["" if value is None else value for value in known])
+            values = (row.get(name) for name in _COLUMNS)
+            self._rows.writerow(["" if value is None else value for value in values])
             self._file.flush()
             self._number += 1
 

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.training import SUMS, Precisions, Training
 from workflow_lib.state_memory import BUCKET_PARAMETERS
-from workflow_lib.trainers.deepspeed.precisions import deepspeed_precisions
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.mesh import Mesh
 from workflow_lib.trainers.native.model import (
@@ -39,10 +38,21 @@ from workflow_lib.trainers.native.optimizer import (
     adamw,
     clip_gradients,
 )
-from workflow_lib.trainers.native.precisions import DTYPES
+from workflow_lib.trainers.native.precisions import DTYPES, MOMENTS, named
 from workflow_lib.trainers.native.weights import Weights, expert_group_name
 
 Batch = tuple[Tensor, Tensor]
+
+#: attributes by optimiser: BF16_Optimizer (ZeRO-1 in bf16), DeepSpeedZeroOptimizer (ZeRO-1 in fp32,
+#: ZeRO-2), DeepSpeedZeroOptimizer_Stage3. Without ZeRO there is only AdamW
+_MASTER_WEIGHTS = (
+    "fp32_groups_flat_partition",
+    "single_partition_of_fp32_groups",
+    "fp32_partitioned_groups_flat",
+)
+_GATHERED = ("bf16_groups_flat", "bit16_groups_flat", "fp16_partitioned_groups_flat")
+#: the second optimiser makes its sums within a step, and only gives their precision
+_SUMS = ("fp32_groups_gradients_flat", "gradient_accumulation_dtype", "grad_partitions_flat_buffer")
 
 
 def import_deepspeed(device: torch.device) -> Any:
@@ -154,7 +164,7 @@ class DeepSpeedEngine:
     def precisions(self) -> Precisions:
         """The precisions of what DeepSpeed holds and exchanges; moments are null before the first
         step."""
-        return deepspeed_precisions(self._engine, self._adamw)
+        return _precisions_of(self._engine, self._adamw)
 
     def _spread_experts(self, module: nn.Module) -> None:
         """Tell DeepSpeed which ranks share experts, and that the model has some."""
@@ -329,3 +339,32 @@ def buckets(module: nn.Module) -> dict[str, int]:
     trained = (p for p in module.parameters() if p.requires_grad)
     size = min(BUCKET_PARAMETERS, sum(int(getattr(p, "ds_numel", p.numel())) for p in trained))
     return {"reduce_bucket_size": size, "allgather_bucket_size": size}
+
+
+def _precisions_of(engine: Any, adamw: torch.optim.AdamW) -> Precisions:
+    """The precisions of an engine and its AdamW; moments are null before the first step."""
+    optimizer = engine.optimizer
+    weights = list(engine.module.parameters())
+    trained = [weight.dtype for weight in weights if weight.requires_grad]
+    moments = (state[name] for state in adamw.state.values() for name in MOMENTS)
+    return Precisions(
+        # In ZeRO-3 the part of a weight that a rank keeps is an attribute of it.
+        weights=named(part.dtype for w in weights for part in (w, getattr(w, "ds_tensor", w))),
+        gradients=named(_held_as(optimizer, _SUMS) or trained),
+        # The engine reduces without ZeRO, in pipelines and for BF16_Optimizer; otherwise the
+        # buckets do.
+        reduction=named([engine.communication_data_type, *getattr(optimizer, "ipg_buckets", ())]),
+        gathering=named(_held_as(optimizer, _GATHERED)),
+        master_weights=named(_held_as(optimizer, _MASTER_WEIGHTS) or trained),
+        moments=named(moment.dtype for moment in moments),
+    )
+
+
+def _held_as(optimizer: object, names: tuple[str, ...]) -> list[torch.dtype]:
+    """The precisions of an optimiser's attributes with these names: tensors, or precisions
+    themselves."""
+    dtypes = []
+    for value in (getattr(optimizer, name) for name in names if hasattr(optimizer, name)):
+        several = [value] if isinstance(value, Tensor | torch.dtype) else value
+        dtypes += [part if isinstance(part, torch.dtype) else part.dtype for part in several]
+    return dtypes

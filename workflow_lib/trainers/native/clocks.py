@@ -35,26 +35,26 @@ def compare(launch: Launch, nodes: int) -> ClockReading | str | None:
     """
     import torch.distributed as dist
 
-    listener, told = None, [0, b""]
+    listener, where = None, [0, b""]
     if launch.rank == 0:
         listener = listen()
-        told = [listener.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES)]
-    dist.broadcast_object_list(told, src=0)
-    port, token = told
+        where = [listener.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES)]
+    dist.broadcast_object_list(where, src=0)
+    port, token = where
     assert isinstance(port, int)
     assert isinstance(token, bytes)
-    found: ClockReading | str | None = None
+    reading: ClockReading | str | None = None
     try:
         if listener is not None:
             with listener:
                 answer(listener, token, nodes - 1)
-            found = ClockReading(time.time(), 0.0, 0.0)
+            reading = ClockReading(time.time(), 0.0, 0.0)
         elif launch.local_rank == 0:
-            found = ask(launch.master_address, port, token)
+            reading = ask(launch.master_address, port, token)
     except OSError as error:
-        found = f"its clock was not compared with rank 0's over TCP: {error}"
+        reading = f"its clock was not compared with rank 0's over TCP: {error}"
     dist.barrier()
-    return found
+    return reading
 
 
 def listen() -> socket.socket:

@@ -78,7 +78,7 @@ class ContextParallel:
         """Attention of this rank's chunks of queries to the keys and values of whole sequences. All
         are [batch, sequence, heads, size].
         """
-        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+        query, key, value = (states.transpose(1, 2) for states in (query, key, value))
         grouped = query.shape[1] != key.shape[1]
         mixed = []
         for number, part in enumerate(query.chunk(2, dim=2)):

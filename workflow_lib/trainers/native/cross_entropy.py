@@ -40,13 +40,13 @@ class _CrossEntropy(torch.autograd.Function):
         local = targets - group_rank(group) * logits.shape[-1]
         here = (local >= 0) & (local < logits.shape[-1])
         local = torch.where(here, local, -1)
-        found = logits.gather(-1, local.clamp(min=0).unsqueeze(-1)).squeeze(-1).float()
-        found = found.masked_fill_(~here, 0.0)
+        of_targets = logits.gather(-1, local.clamp(min=0).unsqueeze(-1)).squeeze(-1).float()
+        of_targets = of_targets.masked_fill_(~here, 0.0)
         if group_size(group) > 1:
-            sums, found = _over_ranks(sums, found, group)
+            sums, of_targets = _over_ranks(sums, of_targets, group)
         context.save_for_backward(logits, sums, local)
         context.compiled = compiled
-        return sums - found
+        return sums - of_targets
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
@@ -55,11 +55,11 @@ class _CrossEntropy(torch.autograd.Function):
         return gradient(logits, sums, local, gradients[0]), None, None, None
 
 
-def _over_ranks(sums: Tensor, found: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+def _over_ranks(sums: Tensor, of_targets: Tensor, group: Group) -> tuple[Tensor, Tensor]:
     """Combine the ranks' slices of the vocabulary: log-sums, and the targets' logits."""
     highest = sums.clone()
     dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
-    both = torch.stack(((sums - highest).exp_(), found))
+    both = torch.stack(((sums - highest).exp_(), of_targets))
     dist.all_reduce(both, group=group)
     return both[0].log() + highest, both[1]
 

@@ -123,14 +123,14 @@ def _compared(tokens: Path, stated: object) -> str:
     This takes about a second a GB, or as long as the file system takes to give them.
     """
     with tokens.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != stated:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    if sha256 != stated:
         raise DataError(
-            f"{tokens}: its SHA-256 is {found}, but tokens.json states {shown(stated)}: it is "
+            f"{tokens}: its SHA-256 is {sha256}, but tokens.json states {shown(stated)}: it is "
             "damaged or another file; make it anew with "
             "`snakemake --profile … --forcerun tokenize --until render tokenize`"
         )
-    return found
+    return sha256
 
 
 def open_source(cell: Cell, description: Path | None, compare: bool = False) -> Source:

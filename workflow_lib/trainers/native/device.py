@@ -168,10 +168,10 @@ def _uuid(device: torch.device) -> str | None:
 def _pci_address(device: torch.device) -> str | None:
     """The GPU's PCI domain, bus and device, by which telemetry finds it on ROCm. HIP and AMD SMI
     may number GPUs in different orders."""
-    told: Any = torch.cuda.get_device_properties(device)
-    if not hasattr(told, "pci_bus_id"):
+    gpu: Any = torch.cuda.get_device_properties(device)
+    if not hasattr(gpu, "pci_bus_id"):
         return None  # torch is older than these properties
-    return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}"
+    return f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}"
 
 
 #: with either of them torch asks the driver for each tensor, and keeps nothing

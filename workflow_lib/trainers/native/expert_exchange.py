@@ -88,9 +88,10 @@ def _pointwise(compiled: bool) -> tuple[Any, Any]:
 def _pieces(counts: Sequence[int], experts: int) -> list[Piece]:
     """The piece of each of a rank's experts."""
     ranks = len(counts) // experts
-    each = [list(counts[start : start + ranks]) for start in range(0, len(counts), ranks)]
-    ends = accumulate(map(sum, each), initial=0)
-    return [(slice(*both), counted) for both, counted in zip(pairwise(ends), each, strict=True)]
+    by_expert = [list(counts[start : start + ranks]) for start in range(0, len(counts), ranks)]
+    ends = accumulate(map(sum, by_expert), initial=0)
+    pieces = zip(pairwise(ends), by_expert, strict=True)
+    return [(slice(*both), of_ranks) for both, of_ranks in pieces]
 
 
 def _start_arrivals(

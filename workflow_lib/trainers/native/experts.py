@@ -306,8 +306,8 @@ def choices_of(modules: Iterable[nn.Module], per_layer: int) -> Choices | None:
     ``per_layer`` is the true number of choices of a layer. It corrects counts that recomputation
     doubled.
     """
-    inner = [each for module in modules for each in module.modules()]
-    counters = [each.choices for each in inner if isinstance(each, SparseFeedForward)]
+    inner = [part for module in modules for part in module.modules()]
+    counters = [part.choices for part in inner if isinstance(part, SparseFeedForward)]
     if not counters:
         return None
     counted, made = ChoiceCounter.take(counters), per_layer * len(counters)

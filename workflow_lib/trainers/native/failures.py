@@ -85,26 +85,26 @@ def one_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     if isinstance(error, (ValueError, OSError, ArithmeticError)) and lines:
         return lines[0]
-    said = [type(error).__name__, *lines[:1], *re.findall(r"fatal error: .*", str(error))[:1]]
-    if "Python.h" in said[-1]:
-        said.append("Python's header files are missing; on Debian, apt-get install python3-dev")
-    return ": ".join(said)
+    parts = [type(error).__name__, *lines[:1], *re.findall(r"fatal error: .*", str(error))[:1]]
+    if "Python.h" in parts[-1]:
+        parts.append("Python's header files are missing; on Debian, apt-get install python3-dev")
+    return ": ".join(parts)
 
 
 def memory_at_hand(cell: Cell) -> str:
     """The GPU memory that torch counts, and the planner's estimate by kind, as text."""
     expected = memory.estimate(cell.model, cell.degrees, cell.training).arithmetic()
-    said = f"expected of the fullest rank, in GB: {expected}"
+    text = f"expected of the fullest rank, in GB: {expected}"
     if torch.cuda.is_available():
         allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
         # The total that torch read at the start, because the driver may not answer without free
         # memory.
         total = torch.cuda.get_device_properties().total_memory
-        said = (
+        text = (
             f"{allocated / 1e9:.1f} GB allocated and {reserved / 1e9:.1f} GB reserved of "
-            f"{total / 1e9:.1f} GB; {said}"
+            f"{total / 1e9:.1f} GB; {text}"
         )
-    return said
+    return text
 
 
 def describe(rank: int, phase: str, error: BaseException, cell: Cell | None = None) -> ErrorRecord:

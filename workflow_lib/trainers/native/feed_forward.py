@@ -13,6 +13,9 @@ from workflow_lib.trainers.native.layers import ColumnParallelLinear, RowParalle
 from workflow_lib.trainers.native.tensor_parallel import TensorParallel
 from workflow_lib.trainers.native.weights import Weights
 
+#: torch's names of the GELUs
+_APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+
 
 class PlainFeedForward(nn.Module):
     """Two matrices with a GELU between them, and biases."""
@@ -25,11 +28,11 @@ class PlainFeedForward(nn.Module):
         hidden_size: int,
         ffn_size: int,
         output_deviation: float,
-        approximate: str,
+        activation: Activation,
     ) -> None:
-        """``approximate`` says which GELU, as torch calls them: none or tanh."""
+        """``activation`` is one of the GELUs."""
         super().__init__()
-        self.approximate = approximate
+        self.approximate = _APPROXIMATE[activation]
         self.up = ColumnParallelLinear(
             weights, parallel, [f"{name}.up"], hidden_size, [ffn_size], bias=True
         )
@@ -116,10 +119,6 @@ def _activation_gradient(gradient: Tensor, gate: Tensor, activation: Activation)
         approximate = _APPROXIMATE[activation]
         result = torch.ops.aten.gelu_backward(gradient, gate, approximate=approximate)
     return result
-
-
-#: torch's names of the GELUs
-_APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 class _Gated(torch.autograd.Function):

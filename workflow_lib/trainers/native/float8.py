@@ -65,13 +65,9 @@ def convert(layer: nn.Module, device: torch.device) -> None:
 def precision_of_products(roots: Iterable[nn.Module], held: str) -> str:
     """The precision in which the maps of layers compute: fp8, ``held`` if they are not converted,
     or both."""
-    found = {
-        each
-        for root in roots
-        for module in root.modules()
-        if (each := _precision(module, held)) is not None
-    }
-    return " and ".join(sorted(found)) or held
+    modules = (module for root in roots for module in root.modules())
+    precisions = {_precision(module, held) for module in modules}
+    return " and ".join(sorted(filter(None, precisions))) or held
 
 
 def _precision(module: nn.Module, held: str) -> str | None:

@@ -24,7 +24,7 @@ from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.key_value_cache import KeyValueCache, MovingPlace, Place
 from workflow_lib.trainers.native.layers import Attention, PositionEmbedding
 from workflow_lib.trainers.native.mesh import Mesh, end_stages_group
-from workflow_lib.trainers.native.model import held_parameters, parts, split_into_stages
+from workflow_lib.trainers.native.model import build, held_parameters, parts, split_into_stages
 from workflow_lib.trainers.native.precisions import DTYPES, named
 from workflow_lib.trainers.native.weights import Weights
 
@@ -42,22 +42,16 @@ class GenerationEngine:
         self._dtype = DTYPES[training.held_precision]
         sequence = parts(model, Weights(mesh, training.seed, self._dtype), training)
         mine = split_into_stages(sequence, degrees.layers_of_stages(model.layers))[mesh.place.pp]
-        built: dict[str | None, nn.Module] = {}
         #: the parts of this stage
-        self.parts = nn.ModuleList()
-        for part in mine:
-            module = built[part.tied] if part.tied in built else part.build()
-            if part.tied is not None:
-                built[part.tied] = module
-            self.parts.append(module)
+        self.parts = build(mine)
         self.parameters = held_parameters(self.parts)
         self._first, self._last = mesh.place.pp == 0, mesh.place.pp == degrees.pp - 1
         # Final norm and head only run for the last token of a prompt, whose logits are needed.
         modules = list(self.parts)
         self._body, self._head = (modules[:-2], modules[-2:]) if self._last else (modules, [])
         inner = list(self.parts.modules())
-        self._attentions = [each for each in inner if isinstance(each, Attention)]
-        self._placed = [each for each in inner if isinstance(each, (Attention, PositionEmbedding))]
+        self._attentions = [part for part in inner if isinstance(part, Attention)]
+        self._placed = [part for part in inner if isinstance(part, (Attention, PositionEmbedding))]
         micro_batches = range(training.micro_batches(degrees.dp))
         self._caches = [
             [self._cache(attention) for attention in self._attentions] for _ in micro_batches
@@ -221,7 +215,7 @@ class GenerationEngine:
 def _by_micro_batch(rounds: list[list[Tensor | None]]) -> list[Tensor]:
     """The tokens of each micro-batch, [micro-batch size, rounds]."""
     whole = zip(*rounds, strict=True)
-    return [torch.cat([each for each in of_one if each is not None], dim=1) for of_one in whole]
+    return [torch.cat([token for token in tokens if token is not None], dim=1) for tokens in whole]
 
 
 def greedy(logits: Tensor, vocabulary_size: int, group: Group) -> Tensor:

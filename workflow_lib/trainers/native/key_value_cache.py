@@ -72,8 +72,8 @@ class MovingPlace(Place):
 
     def rows(self, table: Tensor, count: int) -> Tensor:
         """The row of the next token; ``count`` is 1."""
-        for known, row in self._rows:
-            if known is table:
+        for of_table, row in self._rows:
+            if of_table is table:
                 return row
         row = table.index_select(0, self._next)
         self._rows.append((table, row))

@@ -63,13 +63,13 @@ def _from_slurm() -> Launch:
     os.environ.setdefault("SUBMITIT_EXECUTOR", "slurm")
     from submitit.helpers import TorchDistributedEnvironment
 
-    found = TorchDistributedEnvironment()
+    slurm = TorchDistributedEnvironment()
     return Launch(
-        rank=found.rank,
-        world_size=found.world_size,
-        local_rank=found.local_rank,
-        local_world_size=found.local_world_size,
-        master_address=os.environ.get("MASTER_ADDR", found.master_addr),
+        rank=slurm.rank,
+        world_size=slurm.world_size,
+        local_rank=slurm.local_rank,
+        local_world_size=slurm.local_world_size,
+        master_address=os.environ.get("MASTER_ADDR", slurm.master_addr),
         master_port=int(os.environ.get("MASTER_PORT", _port(os.environ["SLURM_JOB_ID"]))),
     )
 

@@ -25,23 +25,6 @@ from workflow_lib.trainers.native.tensor_parallel import TensorParallel
 from workflow_lib.trainers.native.weights import STANDARD_DEVIATION, Weights
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation with weight and bias."""
-
-    def __init__(
-        self, weights: Weights, parallel: TensorParallel, size: int, epsilon: float
-    ) -> None:
-        """``epsilon`` is added to the variance."""
-        super().__init__()
-        self.parallel, self.epsilon = parallel, epsilon
-        self.weight = weights.constant(size, 1.0)
-        self.bias = weights.constant(size, 0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.parallel.whole(self.weight), self.parallel.whole(self.bias)
-        return F.layer_norm(x, x.shape[-1:], weight, bias, self.epsilon)
-
-
 class RMSNorm(nn.Module):
     """Root-mean-square normalisation (arXiv 1910.07467) with a weight."""
 
@@ -55,6 +38,20 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], self.parallel.whole(self.weight), self.epsilon)
+
+
+class LayerNorm(RMSNorm):
+    """Layer normalisation with weight and bias."""
+
+    def __init__(
+        self, weights: Weights, parallel: TensorParallel, size: int, epsilon: float
+    ) -> None:
+        super().__init__(weights, parallel, size, epsilon)
+        self.bias = weights.constant(size, 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.parallel.whole(self.weight), self.parallel.whole(self.bias)
+        return F.layer_norm(x, x.shape[-1:], weight, bias, self.epsilon)
 
 
 class QueryKeyNorm(nn.Module):
@@ -74,7 +71,7 @@ class QueryKeyNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x`` is [batch, sequence, heads of queries and then of keys, head size]."""
         group, rows = self.parallel.group, zip((self.query, self.key), self.heads, strict=True)
-        weight = torch.cat([copy_to_group(each, group).expand(n, -1) for each, n in rows])
+        weight = torch.cat([copy_to_group(row, group).expand(heads, -1) for row, heads in rows])
         return F.rms_norm(x, x.shape[-1:], None, self.epsilon) * weight
 
 
@@ -161,10 +158,8 @@ class Attention(nn.Module):
         context: ContextParallel,
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads = (
-            model.attention_heads // parallel.size,
-            model.kv_heads // parallel.size,
-        )
+        self.heads = model.attention_heads // parallel.size
+        self.kv_heads = model.kv_heads // parallel.size
         self.head_size = model.head_size
         #: columns of a head that rotary positions turn
         self.turned = model.rotary_size
@@ -274,17 +269,17 @@ class TokenEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point():
             return self.parallel.column_product(x, self.weight, None)
-        found = self._look_up(x)
-        return found if self.scale == 1.0 else found * self.scale
+        rows = self._look_up(x)
+        return rows if self.scale == 1.0 else rows * self.scale
 
     def _look_up(self, x: Tensor) -> Tensor:
         if self.parallel.size == 1:
             return F.embedding(x, self.weight)
-        rows = self.weight.shape[0]
-        local = x - self.parallel.rank * rows
-        elsewhere = (local < 0) | (local >= rows)
-        found = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
-        return self.parallel.leave(found.masked_fill(elsewhere.unsqueeze(-1), 0.0))
+        vocabulary = self.weight.shape[0]
+        local = x - self.parallel.rank * vocabulary
+        elsewhere = (local < 0) | (local >= vocabulary)
+        rows = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
+        return self.parallel.leave(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0))
 
 
 class PositionEmbedding(nn.Module):

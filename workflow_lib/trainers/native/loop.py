@@ -23,7 +23,7 @@ from workflow_lib.trainers.native.failures import NonfiniteLoss
 from workflow_lib.trainers.native.links import LinkCounting
 from workflow_lib.trainers.native.mesh import Mesh
 from workflow_lib.trainers.native.precisions import checked
-from workflow_lib.trainers.native.profiling import trace_recorder, write_trace
+from workflow_lib.trainers.observed import trace_recorder, write_trace
 
 if TYPE_CHECKING:
     from workflow_lib.trainers.native.generation import GenerationEngine
@@ -164,11 +164,11 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
                 record(stepped=True)
             if mesh.rank == 0:
                 rate = tokens * mesh.degrees.dp / (ended - started)
-                said = "" if work.loss is None else f"loss {work.loss:.3f} "
+                result = "" if work.loss is None else f"loss {work.loss:.3f} "
                 if prefill_ended is not None:
-                    said = f"prefill {prefill_ended - started:.3f} s of "
+                    result = f"prefill {prefill_ended - started:.3f} s of "
                 print(
-                    f"step {step + 1}/{steps} ({phase}) {said}"
+                    f"step {step + 1}/{steps} ({phase}) {result}"
                     f"{ended - started:.3f} s {rate:.0f} tokens/s",
                     flush=True,
                 )

@@ -5,7 +5,7 @@ The same list serves a model on one rank and a model that is cut into pipeline s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -131,11 +131,11 @@ class TransformerLayer(nn.Module):
         ffn_name, ffn_size = f"{name}.feed_forward", model.ffn_hidden_size
         self.feed_forward: nn.Module
         if model.is_plain:
-            usual = "gelu" if self.side_by_side else "gelu_tanh"
-            activation = usual if model.activation == "usual" else model.activation
-            approximate = {"gelu": "none", "gelu_tanh": "tanh"}[activation]
+            activation = model.activation
+            if activation == "usual":
+                activation = "gelu" if self.side_by_side else "gelu_tanh"
             self.feed_forward = PlainFeedForward(
-                weights, parallel, ffn_name, size, ffn_size, deviation, approximate
+                weights, parallel, ffn_name, size, ffn_size, deviation, activation
             )
         elif model.experts == 0:
             self.feed_forward = GatedFeedForward(
@@ -203,20 +203,26 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
     return [embedding, *positions, *layers, final_norm, head]
 
 
+def build(sequence: Iterable[Part]) -> nn.ModuleList:
+    """The modules of some parts. Parts that are tied are one module."""
+    modules = nn.ModuleList()
+    built: dict[str, nn.Module] = {}
+    for part in sequence:
+        module = built.get(part.tied) if part.tied else None
+        module = part.build() if module is None else module
+        if part.tied:
+            built[part.tied] = module
+        modules.append(module)
+    return modules
+
+
 class Decoder(nn.Module):
     """A whole model on one rank; its forward pass ends in the loss."""
 
     def __init__(self, sequence: list[Part], group: Group) -> None:
         super().__init__()
         self.loss = Loss(group)
-        self.parts = nn.ModuleList()
-        built: dict[str, nn.Module] = {}
-        for part in sequence:
-            module = built.get(part.tied) if part.tied else None
-            module = part.build() if module is None else module
-            if part.tied:
-                built[part.tied] = module
-            self.parts.append(module)
+        self.parts = build(sequence)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss in nats; ``tokens`` and ``targets`` are [batch, sequence] ids."""

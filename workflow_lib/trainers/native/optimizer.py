@@ -28,6 +28,11 @@ def local_gradient(parameter: nn.Parameter) -> Tensor | None:
     return gradient if to_local is None else to_local()
 
 
+def local_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """This rank's parts of the gradients of those parameters that have one."""
+    return [gradient for gradient in map(local_gradient, parameters) if gradient is not None]
+
+
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[nn.Parameter], mesh: Mesh, cut: bool = False) -> Tensor:
     """The 2-norm of the whole model's gradient. ``cut`` says that each replica holds only its part
@@ -77,10 +82,7 @@ def clip_gradients(
     parameters = list(parameters)
     norm = gradient_norm(parameters, mesh, cut)
     scale = (maximum / (norm + 1e-6)).clamp(max=1.0)
-    gradients = [
-        parameter for parameter in map(local_gradient, parameters) if parameter is not None
-    ]
-    torch._foreach_mul_(gradients, scale)
+    torch._foreach_mul_(local_gradients(parameters), scale)
     return norm
 
 

@@ -69,7 +69,7 @@ class _Stage(PipelineStage):
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         # If a rank has two neighbouring stages, torch 2.11 would connect the rank with itself.
         return [
-            each for each in super()._get_init_p2p_neighbors_ops() if each.peer != dist.get_rank()
+            send for send in super()._get_init_p2p_neighbors_ops() if send.peer != dist.get_rank()
         ]
 
     def backward_maybe_with_nosync(
@@ -189,8 +189,8 @@ class Pipeline:
         else []."""
         losses: list[Tensor] = []
         # The schedule itself cuts whole batches into micro-batches.
-        tokens = [torch.cat([each for each, _ in batches])] if self._first else []
-        targets = torch.cat([each for _, each in batches]) if self._last else None
+        tokens = [torch.cat([ids for ids, _ in batches])] if self._first else []
+        targets = torch.cat([ids for _, ids in batches]) if self._last else None
         self._schedule.step(*tokens, target=targets, losses=losses, return_outputs=False)
         return losses
 

@@ -23,13 +23,16 @@ class WrongPrecision(RuntimeError):
 def named(dtypes: Iterable[torch.dtype | None]) -> str | None:
     """The names of precisions, joined as in "bf16 and fp32" if they differ; None if
     there are none."""
-    found = {dtype for dtype in dtypes if dtype is not None}
-    names = sorted(_NAMES.get(each, str(each).removeprefix("torch.")) for each in found)
-    return " and ".join(names) or None
+    names = {
+        _NAMES.get(dtype, str(dtype).removeprefix("torch."))
+        for dtype in dtypes
+        if dtype is not None
+    }
+    return " and ".join(sorted(names)) or None
 
 
-def checked(cell: Cell, found: Precisions, stepped: bool) -> Precisions:
-    """The precisions found, for the rank's record; those that the cell does not have are null.
+def checked(cell: Cell, actual: Precisions, stepped: bool) -> Precisions:
+    """The actual precisions, for the rank's record; those that the cell does not have are null.
 
     Until the rank has ``stepped``, a null precision is accepted as not there yet. Raises
     WrongPrecision.
@@ -37,11 +40,11 @@ def checked(cell: Cell, found: Precisions, stepped: bool) -> Precisions:
     expected = asdict(precisions_of(cell.training, cell.degrees))
     wrong = {
         what: precision
-        for what, precision in asdict(found).items()
+        for what, precision in asdict(actual).items()
         if expected[what] not in (None, precision) and (precision is not None or stepped)
     }
     if wrong:
-        said = ", ".join(
+        deviations = ", ".join(
             (f"{what} in {precision}" if precision else f"no {what}").replace("_", " ")
             + f" instead of {expected[what]}"
             for what, precision in wrong.items()
@@ -49,6 +52,6 @@ def checked(cell: Cell, found: Precisions, stepped: bool) -> Precisions:
         training = cell.training
         raise WrongPrecision(
             f"{training.backend} with ZeRO-{training.zero_stage} and precision "
-            f"{training.precision} has {said}"
+            f"{training.precision} has {deviations}"
         )
-    return replace(found, **{what: None for what, wanted in expected.items() if wanted is None})
+    return replace(actual, **{what: None for what, wanted in expected.items() if wanted is None})

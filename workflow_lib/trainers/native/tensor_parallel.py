@@ -137,8 +137,8 @@ def _product_to_slices(x: Tensor, matrix: Tensor, group: str) -> Tensor:
     started = []
     for index in range(chunks):
         partial = x.new_empty(ranks, *mine.shape[1:])
-        for each in range(batch):
-            torch.bmm(x[each, :, index], matrix.expand(ranks, -1, -1), out=partial[:, each])
+        for row in range(batch):
+            torch.bmm(x[row, :, index], matrix.expand(ranks, -1, -1), out=partial[:, row])
         # The partial sums must live until they have been sent.
         started.append((partial, start_stacked_sum(partial, mine[index], group, wait=False)))
     for _, finish in started:

@@ -94,7 +94,7 @@ def documents(sources: list[str]) -> list[Path]:
 
     Raises TokenizeError for a source that names no file.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for source in sources:
         if source == STANDARD_LIBRARY:
             library = Path(sysconfig.get_path("stdlib"))
@@ -110,8 +110,8 @@ def documents(sources: list[str]) -> list[Path]:
         if not files:
             hint = f"{source}/**/*.txt" if Path(source).is_dir() else "an existing file or pattern"
             raise TokenizeError(f"{source}: no such text file; give {hint}, or {STANDARD_LIBRARY}")
-        found += sorted(files)
-    return found
+        paths += sorted(files)
+    return paths
 
 
 def _matching(pattern: str) -> list[Path]:
@@ -164,12 +164,12 @@ def tokenize(
     files = documents(sources)
     stated = _stated(output)
     digest = hashlib.sha256()
-    count, told = 0, time.monotonic()
+    count, reported_s = 0, time.monotonic()
     # Its lock is held until it is the array.
-    with ExitStack() as held, whole_file(output / "tokens.bin", durable=True) as draft:
+    with ExitStack() as locks, whole_file(output / "tokens.bin", durable=True) as draft:
         for left in _abandoned(output):
             report(f"{left}, which a tokenizer that was killed left, is removed")
-        stream = held.enter_context(_claimed(draft))
+        stream = locks.enter_context(_claimed(draft))
         for number, path in enumerate(files, start=1):
             for ids in _document_ids(path, tokenizer):
                 if maximum_tokens is not None:
@@ -178,8 +178,8 @@ def tokenize(
                 stream.write(block)
                 digest.update(block)
                 count += len(ids)
-                if time.monotonic() - told > 1:
-                    told = time.monotonic()
+                if time.monotonic() - reported_s > 1:
+                    reported_s = time.monotonic()
                     report(f"{number} of {counted(len(files), 'file')}, {counted(count, 'token')}")
             if count == maximum_tokens:
                 break

@@ -30,7 +30,7 @@ from workflow_lib.trainers.native.optimizer import (
     NonfiniteGradient,
     adamw,
     clip_gradients,
-    local_gradient,
+    local_gradients,
 )
 from workflow_lib.trainers.native.precisions import DTYPES, MOMENTS, named
 from workflow_lib.trainers.native.sharding import Sharding
@@ -130,10 +130,7 @@ class TorchEngine:
             dist.all_reduce(total, group=mesh.dp_group)
         self._correct_gradients()
         if self._gradients is None:
-            gradients = map(local_gradient, self._weights)
-            self._gradients = named(
-                gradient.dtype for gradient in gradients if gradient is not None
-            )
+            self._gradients = named(part.dtype for part in local_gradients(self._weights))
         norm = clip_gradients(self._weights, mesh, self._sharding.cut)
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -179,7 +176,7 @@ class TorchEngine:
     @torch.no_grad()
     def _correct_gradients(self) -> None:
         """Correct gradients that FSDP2 has averaged over its own group only."""
-        tied = [each for each in map(local_gradient, self._tied) if each is not None]
+        tied = local_gradients(self._tied)
         if len(tied) == 2:
             tied[1].copy_(tied[0].add_(tied[1]))
         elif tied:
@@ -187,8 +184,7 @@ class TorchEngine:
         if self._mesh.degrees.ep > 1:
             # Experts saw the tokens of ep replicas each, but were averaged only over dp / ep.
             experts = [p for p in self._weights if not getattr(p, "allreduce", True)]
-            gradients = [expert for expert in map(local_gradient, experts) if expert is not None]
-            if gradients:  # frozen experts have none
+            if gradients := local_gradients(experts):  # frozen experts have none
                 torch._foreach_div_(gradients, float(self._mesh.degrees.ep))
 
 
