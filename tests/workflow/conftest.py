@@ -34,6 +34,13 @@ SWEEP = made_sweep(
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests here start Snakemake, and so take long on a busy machine."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(LONGEST_TEST_S))
+
+
 @dataclass(frozen=True)
 class Checkout:
     """A copy of the project with one sweep, ``tiny``."""

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from tests.programs import well
-from tests.workflow.conftest import LONGEST_TEST_S, invoke, made
+from tests.workflow.conftest import invoke, made
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(LONGEST_TEST_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def cut(content):

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from tests.programs import well
-from tests.workflow.conftest import COMPARISON, LONGEST_TEST_S, invoke, made
+from tests.workflow.conftest import COMPARISON, invoke, made
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(LONGEST_TEST_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 #: Python runs it first, in whatever the rules start: they have the checkout in PYTHONPATH.
 KILLER = """

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tests.programs import well
-from tests.workflow.conftest import LONGEST_TEST_S, SWEEP, Checkout
+from tests.workflow.conftest import SWEEP, Checkout
 from workflow_lib.report.caveats import trainers_differ
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_TEST_S)]
+pytestmark = pytest.mark.slow
 
 LOOP = """import sys
 import torch

@@ -23,12 +23,11 @@ from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 from workflow_lib.telemetry.files import leave_mark
 from workflow_lib.telemetry.sampler import Sampler
 from workflow_lib.telemetry.simulated import SimulatedSource
-from workflow_lib.telemetry.source import READINGS, Source, TelemetryError
+from workflow_lib.telemetry.source import DEVICES, READINGS, Source, TelemetryError
 
 #: how long the command waits for samplers to begin, and they have to end
 READY_S, END_S = 30.0, 15.0
 _LOOK_EVERY_S = 0.02
-_DEVICES = {"nvidia": "nvidia[0-9]*", "amd": "kfd"}
 
 
 class ConstantRate(NamedTuple):
@@ -79,7 +78,7 @@ def open_job_source(node: str, simulated_gpus: int) -> Source:
         try:
             return opened()
         except TelemetryError:
-            if any(Path("/dev").glob(_DEVICES[vendor])):
+            if any(Path("/dev").glob(DEVICES[vendor])):
                 raise
     return NoGpus()
 

@@ -11,11 +11,9 @@ from workflow_lib.records.cell import Cell
 from workflow_lib.telemetry.devices.amd import AmdSource
 from workflow_lib.telemetry.devices.nvidia import NvidiaSource
 from workflow_lib.telemetry.simulated import SimulatedSource
-from workflow_lib.telemetry.source import LostGpuError, Source, TelemetryError
+from workflow_lib.telemetry.source import DEVICES, LostGpuError, Source, TelemetryError
 from workflow_lib.words import counted
 
-#: the devices of a vendor's GPUs, each of which the kernel's driver makes
-_DEVICES = {"nvidia": "nvidia[0-9]*", "amd": "kfd"}
 _DEVICES_IN = Path("/dev")
 
 
@@ -63,7 +61,7 @@ def simulated(
 
 
 def _first_that_opens(cell: Cell, node: str) -> Source:
-    for name, devices in _DEVICES.items():
+    for name, devices in DEVICES.items():
         try:
             source = _open(name, cell, node)
         except LostGpuError:

@@ -25,6 +25,9 @@ Value = Union[float, int, None]
 TICK_READINGS: Mapping[str, SampledColumn] = sampled(GPU_SAMPLES)
 READINGS: Mapping[str, SampledColumn] = {**TICK_READINGS, **sampled(GPU_COUNTERS)}
 
+#: the devices of a vendor's GPUs, each of which the kernel's driver makes in /dev
+DEVICES = {"nvidia": "nvidia[0-9]*", "amd": "kfd"}
+
 
 def declared_lacking(source: str) -> dict[str, str]:
     """Column → why a source never has it."""
