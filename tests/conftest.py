@@ -21,6 +21,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts jobs, or Snakemake, takes long on a busy machine."""
+    for item in items:
+        if item.path.relative_to(ROOT).parts[1] in ("chaos", "slurm", "workflow"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 @pytest.fixture
 def study_directory(tmp_path: Path) -> Path:
     """A copy of the shipped configuration that a test may edit."""

@@ -30,7 +30,6 @@ SUBSET = (
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(1200)  # the laboratory has limits of its own, and says what reached them
 def test_nothing_is_lost_doubled_or_unexplained_after_a_fault(slurm_cluster, tmp_path):
     laboratory = Laboratory(slurm_cluster, tmp_path / "sites")
     kinds = [KINDS[name] for name in SUBSET]

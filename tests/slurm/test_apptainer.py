@@ -171,7 +171,7 @@ def test_no_process_of_a_container_is_left(contained, slurm_cluster, how, outcom
         (run,) = site.runs("mi250")
         assert len(_of_containers()) >= 3  # the sampler, two ranks
         slurm_cluster.run("scancel", *how, json.loads(run.job.read_text())["job_id"])
-        output, _ = snakemake.communicate(timeout=240)
+        output, _ = snakemake.communicate(timeout=1800)
     assert json.loads(run.failure.read_text())["outcome"] == outcome, output
     while left := _of_containers():
         assert time.monotonic() < deadline, left

@@ -18,7 +18,7 @@ from ..measure.runs import wait_for
 from .cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
-ON_H200 = ("--partition=h200", "--account=research", "--time=5", "--wait")
+ON_H200 = ("--partition=h200", "--account=research", "--time=60", "--wait")
 TRAINERS = ROOT / "tests/measure/trainers/programs.py"
 RANK = """
 import os, sys, time
@@ -43,9 +43,10 @@ def run_job(
     )
     output = directory / "job.out"
     ended = cluster.run(
-        "sbatch", *ON_H200, f"--output={output}", str(script), check=False, timeout=280
+        "sbatch", *ON_H200, f"--output={output}", str(script), check=False, timeout=1800
     )
-    return ended.returncode, output.read_text(encoding="utf-8")
+    # Ranks print progress bars side by side, one into the middle of the other's character.
+    return ended.returncode, output.read_text(encoding="utf-8", errors="replace")
 
 
 def record_of(directory: Path) -> dict[str, Any]:

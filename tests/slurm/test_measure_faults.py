@@ -24,7 +24,7 @@ from ..measure.runs import wait_for
 from .cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.kills
 FAULTS = int(os.environ.get("FAULTS", "12"))
 AT_ONCE = 4
 #: kind of fault → the exit codes and signals that the job may have then, as sacct tells them, which
@@ -58,7 +58,7 @@ class Job:
         options = (
             "--partition=h200",
             "--account=research",
-            "--time=9",
+            "--time=60",
             f"--output={directory}/out",
         )
         self.id = cluster.run("sbatch", "--parsable", *options, str(script)).stdout.strip()

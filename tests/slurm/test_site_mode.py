@@ -55,10 +55,10 @@ def submit(cluster: Cluster, *options: str, command: str) -> str:
         "--parsable",
         "--wait",
         "--account=research",
-        "--time=5",
+        "--time=60",
         "--output=/dev/null",
     )
-    done = cluster.run(*words, *options, f"--wrap={command}", check=False, timeout=120)
+    done = cluster.run(*words, *options, f"--wrap={command}", check=False, timeout=1800)
     return done.stdout.split()[0]
 
 

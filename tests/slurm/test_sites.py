@@ -164,7 +164,7 @@ def test_a_job_that_was_suspended_says_so_with_its_cause(site, slurm_cluster):  
         # Longer than the 5 s between two looks of the job at itself.
         time.sleep(7)
         slurm_cluster.run("scontrol", "resume", job_id)
-        output, _ = snakemake.communicate(timeout=240)
+        output, _ = snakemake.communicate(timeout=1800)
     assert snakemake.returncode != 0
     failure = json.loads(run.failure.read_text())
     assert failure["outcome"] == "telemetry_invalid", output

@@ -253,7 +253,7 @@ def _session(leader: int) -> list[int]:
 def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cluster):
     well(site.snakemake("slurm_mi250", "--until", "render"))
     (run,) = site.runs("mi250")
-    slurm_cluster.run("sbatch", "--wait", "--output", os.devnull, str(run.script), timeout=120)
+    slurm_cluster.run("sbatch", "--wait", "--output", os.devnull, str(run.script), timeout=1800)
     job_id = json.loads(run.job.read_text())["job_id"]
 
     well(site.snakemake("slurm_mi250", "--until", "run"))
@@ -298,7 +298,7 @@ def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tm
     before = sorted(tmp_path.glob("*/cells/**/*"))
     log = tmp_path / "slurm.log"
     by_hand = ("sbatch", "--wait", "--output", str(log), str(copied.script))
-    slurm_cluster.run(*by_hand, timeout=120, check=False)
+    slurm_cluster.run(*by_hand, timeout=1800, check=False)
     said = log.read_text()
     assert f"lies in {copied.directory}, but was rendered for {run.directory}" in said
     assert sorted(tmp_path.glob("*/cells/**/*")) == before

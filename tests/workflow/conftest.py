@@ -24,21 +24,14 @@ from workflow_lib.records.paths import RunPaths
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 PARTS = ("Snakefile", "workflow", "rules", "profiles", "config", "envs", "workflow_lib")
 
-#: what ends a Snakemake that hangs, on a busy machine; and a test with a few of them
-LONGEST_S, LONGEST_TEST_S = 900, 3600
+#: what ends a Snakemake that hangs, on a busy machine
+LONGEST_S = 900
 
 SWEEP = made_sweep(
     "Tiny cells for the tests",
     {"sample_rate_hz": 20},
     matrix=[{"models": ["gpt3-tiny", "llama3-tiny"], "gpus": 1, "dp": 1}],
 )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests here start Snakemake, and so take long on a busy machine."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(LONGEST_TEST_S))
 
 
 @dataclass(frozen=True)
