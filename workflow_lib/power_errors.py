@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 GAIN_SHARE = 0.10
 OFFSET_W = 12.5
-IN_WORDS = f"a gain of ±{100 * GAIN_SHARE:g} % and an offset of ±{OFFSET_W:g} W"
+IN_WORDS = (
+    f"a gain of ±{100 * GAIN_SHARE:g} % and an offset of ±{OFFSET_W:g} W, the same at all powers"
+)
 
 
 class SensorError(NamedTuple):

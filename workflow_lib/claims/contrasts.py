@@ -37,7 +37,7 @@ _TAKEN = (
     *("cell_a", "cell_b", "contrast", "estimate", "low", "high", "coverage"),
     *("wide_low", "wide_high", "assumes", "in_words", "simulated", "model"),
     *("design", "platform_a", "platform_b"),
-    *("emulated_a", "emulated_b", "date_allowance", "sensors_low", "power_limits", "memory"),
+    *("emulated_a", "emulated_b", "sensors_low", "power_limits", "memory"),
 )
 #: verdicts of the comparison without values to judge
 _WITHOUT_VALUES = ("missing", "refused")

@@ -206,6 +206,13 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
+#: what the page says of its intervals, as text and as HTML
+_INTERVALS = (
+    "Intervals have a coverage of 95 %. They are those of comparisons, which include the effects "
+    "of dates, nodes and sensors. Where a claim sets a pair of cells beside another, they are made "
+    "from the intervals of both. A verdict holds only for the cells that it names. "
+    f"{sentences.LICENCE}"
+)
 _METHOD = (
     "A claim is *supported* if the whole interval of each contrast lies in the range that the "
     "claim states. It is *contradicted* if no part of an interval lies there, and *undecided* if a "
@@ -213,11 +220,7 @@ _METHOD = (
     "contradicts a claim about all, its interval has to do so at a coverage of 1 − 5 %/*k*. A "
     "contrast is *not testable here* if it has no interval: no sweep has the cells, or too few of "
     "their runs completed. If other contrasts have an interval, these decide. A claim is supported "
-    "if all of its tests are. "
-    "Intervals have a coverage of 95 %. They are those of `make compare`, which include the "
-    "effects of dates, nodes and sensors. Where a claim sets a pair of cells beside another, they "
-    "are made from the intervals of both. A verdict holds only for the cells that it names. "
-    f"{sentences.LICENCE}"
+    f"if all of its tests are. {_INTERVALS}"
 )
 PROJECTION = (
     "A projection is not a measurement, and has its own column. It is of planned cells on several "
@@ -304,7 +307,7 @@ def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Ro
         ledger=ledger,
         by_author=entries(ledger, rows, link, projected),
         projection=PROJECTION if projected else "",
-        licence=sentences.LICENCE,
+        intervals=_INTERVALS,
         chance=_chance(rows),
         simulated=any(row["simulated"] for row in rows),
         emulated=_emulated(rows),

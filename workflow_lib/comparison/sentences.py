@@ -15,10 +15,7 @@ from workflow_lib.report.figures.numbers import MINUS, significant
 from workflow_lib.words import counted
 
 #: what a verdict on energies or powers assumes
-SENSORS = (
-    f"and that no sensor of power is off by more than {power_errors.IN_WORDS}, the same at all "
-    "powers"
-)
+SENSORS = f"and that no sensor of power is off by more than {power_errors.IN_WORDS}"
 #: design → what a verdict assumes, in a few words; :func:`assumption` says it whole
 IN_SHORT = {
     "in_blocks": "runs in blocks",
@@ -60,11 +57,11 @@ def difference_in_words(
     …)"."""
     words = contrast(measure)
     phrase = (words.more if more else words.less).format(amount(measure, found.estimate))
-    shown = f"{_coverage(found)} interval {interval(measure, wide.low, wide.high)}"
-    by_runs = interval(measure, found.low, found.high)
-    if by_runs != interval(measure, wide.low, wide.high):
-        shown += f"; {by_runs} by the runs alone"
-    return f"{name} {phrase} ({shown}; {IN_SHORT[lie.name]})"
+    shown, by_runs = (interval(measure, ends.low, ends.high) for ends in (wide, found))
+    about = f"{_coverage(found)} interval {shown}"
+    if by_runs != shown:
+        about += f"; {by_runs} by the runs alone"
+    return f"{name} {phrase} ({about}; {IN_SHORT[lie.name]})"
 
 
 def no_difference_in_words(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
@@ -104,7 +101,7 @@ def _within(sessions: Sessions) -> str:
 
 
 def _added(measure: Measure, wide: Wide) -> str:
-    """What was added to the runs' interval: "±1.4 % for dates and nodes and −0.21 to +0.22 % for
+    """What was added to the runs' interval: "±2.8 % for dates and nodes and −0.21 to +0.22 % for
     sensors"; or ""."""
     parts = []
     if wide.date:
