@@ -150,6 +150,9 @@ def deepspeed(options: argparse.Namespace, size: Size) -> None:
         os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed as library
 
+    if not ON_GPU:
+        # Else it builds a collective with g++, and waits for one that was killed in that.
+        library.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     library.init_distributed(dist_backend="nccl" if ON_GPU else "gloo")
     settings = {
         "train_micro_batch_size_per_gpu": size.batch,
