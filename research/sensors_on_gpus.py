@@ -6,8 +6,10 @@ In parts, each of which prints a table and stands alone:
 cost     what each reading costs under load
 sensor   how often power and energy are renewed, and the window over which a reading of power is a
          mean: of what the driver's own samples say, while square waves of matrix products run
+map      how far each reading of power and energy is off where a load is in step with the sensor, by
+         the load's period; how long the sensor looks; over which time an energy is right to 1 %
 
-Needs torch, numpy, scipy and nvidia-ml-py, and takes about two minutes:
+Needs torch, numpy, scipy and nvidia-ml-py, and takes about nine minutes:
 
     python3 research/sensors_on_gpus.py --output sensors.jsonl
 """
@@ -19,6 +21,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -28,17 +31,34 @@ sys.path.insert(0, str(REPOSITORY))
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 from benchmarks.measuring.parts import Log, parser, run_parts
-from research.measuring import readings
-from research.measuring.load import square_waves, working
+from research.measuring import readings, sensor_map
+from research.measuring.load import ROWS, Wave, square_waves, working
 from research.measuring.sensor_response import fit_window, update_period
 
-PARTS = ("cost", "sensor")
-#: (period in s, how many), first a wave that brings clocks up. The others share no factor with each
-#: other or with a sensor's period, so that updates meet every phase.
-WAVES = (
-    *((0.4, 5), (0.043, 58), (0.097, 26), (0.151, 17), (0.251, 12), (0.499, 6)),
-    *((0.797, 5), (1.201, 5), (1.999, 4), (3.109, 4)),
+PARTS = ("cost", "sensor", "map")
+#: first one that brings clocks up; periods of the others share no factor with each other or with a
+#: sensor's period, so that updates meet every phase
+WAVES = tuple(
+    Wave(*each)
+    for each in (
+        *((0.4, 5), (0.043, 58), (0.097, 26), (0.151, 17), (0.251, 12), (0.499, 6)),
+        *((0.797, 5), (1.201, 5), (1.999, 4), (3.109, 4)),
+    )
 )
+#: rows of the matrices of waves that may be 2 ms long
+_SHORT_ROWS = 2048
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What changed while waves ran."""
+
+    #: (reading, GPU) → its changes
+    changes: dict[tuple[str, int], list[readings.Change]]
+    #: when the waves began, wall clock
+    began_unix_s: float
+    #: of each GPU, when its work began and ended, span by span
+    edges: list[list[float]]
 
 
 class Benchmark:
@@ -66,7 +86,7 @@ class Benchmark:
         """How often readings are renewed, and the window of power, on the first two GPUs, which are
         enough and spare the site's power supply. Raises ValueError where too little was seen.
         """
-        seen = self._seen()
+        seen = self._seen(WAVES, readings.POLLED, ROWS).changes
         periods, windows = [], []
         for (name, gpu), changes in seen.items():
             self.log.row("sensor-raw", reading=name, gpu=gpu, seen=changes)
@@ -76,7 +96,7 @@ class Benchmark:
             periods.append(row | _ms(("period, ms", "from", "to"), period))
         self.log.table(periods)
         for gpu in sorted({gpu for _, gpu in seen}):
-            found = fit_window(seen["power", gpu], seen[readings.SAMPLES, gpu])
+            found = fit_window(seen[readings.POWER, gpu], seen[readings.SAMPLES, gpu])
             self.log.row("window", gpu=gpu, window=found)
             times = _ms(
                 ("window of power, ms", "from", "to", "delay"),
@@ -86,20 +106,61 @@ class Benchmark:
             windows.append({"GPU": str(gpu), **times, **fit})
         self.log.table(windows)
 
-    def _seen(self) -> dict[tuple[str, int], list[readings.Change]]:
-        """What changed while the waves ran, by reading and GPU."""
-        spans, gpus, stop = square_waves(WAVES), range(min(2, self.gpus)), Event()
-        keys = [(name, gpu) for name in readings.POLLED for gpu in gpus]
-        with ThreadPoolExecutor(len(keys)) as pool, working(gpus, spans) as began_unix_s:
+    def map(self) -> None:
+        """How far readings are off, by the load's period, on the first two GPUs. Raises ValueError
+        where too little was seen.
+        """
+        names = (*readings.POLLED, readings.MOMENTARY)
+        seen = self._seen(sensor_map.WAVES, names, _SHORT_ROWS)
+        for (name, gpu), changes in seen.changes.items():
+            self.log.row("map-raw", reading=name, gpu=gpu, seen=changes)
+        for gpu, edges in enumerate(seen.edges):
+            self.log.row("map-edges", gpu=gpu, began_unix_s=seen.began_unix_s, edges=edges)
+        for gpu in range(len(seen.edges)):
+            self.log.say(f"GPU {gpu}")
+            self._map_of(gpu, names, seen)
+
+    def _map_of(self, gpu: int, names: Sequence[str], seen: Seen) -> None:
+        rows, first, at_s = [], 0, seen.began_unix_s
+        for wave in sensor_map.WAVES:
+            end_s = at_s + wave.duration_s
+            span = (end_s - min(sensor_map.TURN_S, wave.duration_s - sensor_map.LEAD_S), end_s)
+            row = {"period, ms": f"{1e3 * wave.period_s:.2f}", "duty": f"{wave.duty:g}"}
+            for name in names:
+                off = sensor_map.errors(name, seen.changes[name, gpu], wave, *span)
+                self.log.row("map", gpu=gpu, reading=name, wave=wave, errors=off)
+                row[f"{name}, %"] = f"{100 * off.low:+.1f} {100 * off.high:+.1f}"
+            rows.append(row)
+            energies = seen.changes[readings.ENERGY, gpu]
+            by_length = sensor_map.scatter_by_length(energies, *span)
+            self.log.row("map-lengths", gpu=gpu, wave=wave, shares=by_length)
+            if wave == sensor_map.IN_STEP:
+                edges = seen.edges[gpu][2 * first : 2 * (first + wave.count)]
+                samples = seen.changes[readings.SAMPLES, gpu]
+                look = sensor_map.fit_look(samples, edges[::2], edges[1::2])
+                self.log.row("look", gpu=gpu, wave=wave, look=look._asdict())
+                times = _ms(("a look, ms", "its delay, ms"), (look.length_s, look.delay_s))
+                self.log.say(", ".join(f"{head}: {ms}" for head, ms in times.items()))
+            first += wave.count
+            at_s = end_s
+        self.log.table(rows)
+
+    def _seen(self, waves: Sequence[Wave], names: Sequence[str], rows: int) -> Seen:
+        """What changed while the waves ran, on the first two GPUs."""
+        spans, gpus, stop = square_waves(waves), range(min(2, self.gpus)), Event()
+        keys = [(name, gpu) for name in names for gpu in gpus]
+        length_s = sum(wave.duration_s for wave in waves)
+        with ThreadPoolExecutor(len(keys)) as pool, working(gpus, spans, rows) as (began, edges):
             try:
                 polling = [
                     pool.submit(readings.changes_of, self.nvml, name, self.handles[gpu], stop)
                     for name, gpu in keys
                 ]
-                time.sleep(began_unix_s + spans[-1][1] - time.time())
+                time.sleep(began + length_s - time.time())
             finally:
                 stop.set()
-            return {key: each.result() for key, each in zip(keys, polling, strict=True)}
+            changes = {key: each.result() for key, each in zip(keys, polling, strict=True)}
+            return Seen(changes, began, [list(of_gpu) for of_gpu in edges])
 
 
 def _ms(heads: Sequence[str], times_s: Sequence[float]) -> dict[str, str]:

@@ -6,41 +6,63 @@ import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 #: from, to; in seconds after the beginning of a plan
 Span = tuple[float, float]
 #: rows of the square matrices: products short enough for edges of a millisecond
-_ROWS = 4096
+ROWS = 4096
 #: products that wait in the GPU's queue: enough that it never idles, few enough to stop on time
 _QUEUED = 3
 #: of a process to start torch and its GPU, in seconds
 _START_S = 120.0
 
 
-def square_waves(waves: Sequence[tuple[float, int]]) -> list[Span]:
-    """Spans of square waves (period in s, how many periods) that follow one another. The first half
-    of each period is on.
-    """
+class Wave(NamedTuple):
+    """So many periods of a square wave."""
+
+    period_s: float
+    count: int
+    #: share of each period, from its beginning, in which the GPU works
+    duty: float = 0.5
+
+    @property
+    def duration_s(self) -> float:
+        """How long it takes."""
+        return self.period_s * self.count
+
+
+def square_waves(waves: Sequence[Wave]) -> list[Span]:
+    """Spans of work in waves that follow one another."""
     spans: list[Span] = []
     start = 0.0
-    for period_s, count in waves:
-        spans += [(start + i * period_s, start + (i + 0.5) * period_s) for i in range(count)]
-        start += count * period_s
+    for wave in waves:
+        begins = [start + i * wave.period_s for i in range(wave.count)]
+        spans += [(begin, begin + wave.duty * wave.period_s) for begin in begins]
+        start += wave.duration_s
     return spans
 
 
 @contextmanager
-def working(gpus: Sequence[int], spans: Sequence[Span]) -> Iterator[float]:
-    """Let these GPUs work in the spans, until the block is left; gives the wall clock (s) from
-    which the spans count. Raises RuntimeError where a process cannot start, or failed.
+def working(
+    gpus: Sequence[int], spans: Sequence[Span], rows: int = ROWS
+) -> Iterator[tuple[float, list[Sequence[float]]]]:
+    """Let these GPUs work in the spans, by products of matrices with so many rows, until the block
+    is left.
+
+    Gives the wall clock (s) from which the spans count, and for each GPU when its work began and
+    ended, span by span, by the same clock; 0 where that is still to come. Raises RuntimeError where
+    a process cannot start, or failed.
     """
     context = multiprocessing.get_context("spawn")
     begin = context.Value("d", 0.0)
+    edges = [context.RawArray("d", 2 * len(spans)) for _ in gpus]
     ready = [context.Event() for _ in gpus]
     processes = [
-        context.Process(target=_work, args=(gpu, list(spans), event, begin), daemon=True)
-        for gpu, event in zip(gpus, ready, strict=True)
+        context.Process(
+            target=_work, args=(gpu, list(spans), rows, event, begin, of_gpu), daemon=True
+        )
+        for gpu, event, of_gpu in zip(gpus, ready, edges, strict=True)
     ]
     try:
         for process in processes:
@@ -48,7 +70,7 @@ def working(gpus: Sequence[int], spans: Sequence[Span]) -> Iterator[float]:
         if not all(event.wait(_START_S) for event in ready):
             raise RuntimeError(f"a load process was not ready within {_START_S:.0f} s")
         begin.value = time.time() + 0.5
-        yield begin.value
+        yield begin.value, edges
         if any(process.exitcode for process in processes):
             raise RuntimeError("a load process failed; see its message above")
     finally:
@@ -57,11 +79,11 @@ def working(gpus: Sequence[int], spans: Sequence[Span]) -> Iterator[float]:
             process.join()
 
 
-def _work(gpu: int, spans: list[Span], ready: Any, begin: Any) -> None:
+def _work(gpu: int, spans: list[Span], rows: int, ready: Any, begin: Any, edges: Any) -> None:
     import torch
 
     torch.cuda.set_device(gpu)
-    matrix = torch.randn(_ROWS, _ROWS, device="cuda", dtype=torch.bfloat16)
+    matrix = torch.randn(rows, rows, device="cuda", dtype=torch.bfloat16)
     output = torch.empty_like(matrix)
     torch.mm(matrix, matrix, out=output)  # now, so that nothing is loaded later
     torch.cuda.synchronize()
@@ -69,11 +91,12 @@ def _work(gpu: int, spans: list[Span], ready: Any, begin: Any) -> None:
     ready.set()
     while begin.value == 0.0:
         time.sleep(0.01)
-    for on, off in spans:
+    for place, (on, off) in enumerate(spans):
         time.sleep(max(0.0, begin.value + on - 0.001 - time.time()))
         while time.time() < begin.value + on:
             pass
         number = 0
+        edges[2 * place] = time.time()
         while time.time() < begin.value + off:
             event = events[number % _QUEUED]
             if number >= _QUEUED:
@@ -82,4 +105,5 @@ def _work(gpu: int, spans: list[Span], ready: Any, begin: Any) -> None:
             event.record()
             number += 1
         torch.cuda.synchronize()
+        edges[2 * place + 1] = time.time()
     time.sleep(3600)  # with its context, until it is ended

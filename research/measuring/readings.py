@@ -46,8 +46,13 @@ _FIELDS: dict[str, list[Any]] = {
     "NVLink bytes, all links": [(138, _ALL_LINKS), (139, _ALL_LINKS)],
 }
 #: readings whose changes are looked for
-SAMPLES = "driver's samples"
-POLLED = ("power", "energy counter", SAMPLES)
+POWER, ENERGY, SAMPLES, MOMENTARY = (
+    "power",
+    "energy counter",
+    "driver's samples",
+    "momentary power",
+)
+POLLED = (POWER, ENERGY, SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -113,18 +118,25 @@ def cost_of(nvml: Any, reading: Reading, gpus: int) -> Cost:
 
 
 def changes_of(nvml: Any, name: str, handle: Any, stop: Event) -> list[Change]:
-    """What changed of one of ``POLLED`` until ``stop`` is set: W, or J of the counter. It is read
-    at most about 2 000 times a second, and a change lies half-way between the last reading of the
-    old value and the first of the new one. Raises the binding's NVMLError.
+    """What changed of one of ``POLLED``, or of ``MOMENTARY``, until ``stop`` is set: W, or J of the
+    counter.
+
+    It is read at most about 2 000 times a second, and a change lies half-way between the last
+    reading of the old value and the first of the new one. Raises the binding's NVMLError.
     """
     if name == SAMPLES:
         return _driver_samples(nvml, handle, stop)
-    function = getattr(nvml, _FUNCTIONS[name][0])
+    read = nvml_readings(nvml, [handle])[name]
     changes: list[Change] = []
     last: Change | None = None
     while not stop.wait(0.0005):
         before = time.time()
-        value = function(handle) / 1e3
+        answer = read(0)
+        # Fields answer with a record, which may say that this one cannot be read.
+        answers = answer if name in _FIELDS else ()
+        if any(each.nvmlReturn for each in answers):
+            raise nvml.NVMLError(answers[0].nvmlReturn)
+        value = (answers[0].value.uiVal if answers else answer) / 1e3
         now = (before + time.time()) / 2
         if last is not None and value != last[1]:
             changes.append(((last[0] + now) / 2, value))

@@ -2,14 +2,18 @@
 a library that answers as NVML does.
 """
 
+import json
 import time
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from research.measuring import readings
-from research.measuring.load import square_waves
+from benchmarks.measuring.parts import Log
+from research import sensors_on_gpus
+from research.measuring import readings, sensor_map
+from research.measuring.load import Wave, square_waves
 from research.measuring.sensor_response import fit_window, update_period
 from research.sensors_on_gpus import WAVES
 
@@ -83,7 +87,7 @@ def test_the_period_of_updates_is_recovered_within_2_ms(period_s):
 def test_waves_follow_one_another_half_of_each_period_on():
     spans = [(0.0, 0.2), (0.4, 0.6), (0.8, 1.3), (1.8, 2.3)]
 
-    assert square_waves([(0.4, 2), (1.0, 2)]) == [pytest.approx(span) for span in spans]
+    assert square_waves([Wave(0.4, 2), Wave(1.0, 2)]) == [pytest.approx(span) for span in spans]
 
 
 class Declined(Exception):
@@ -153,3 +157,128 @@ def test_every_change_is_seen_once_and_when_it_happened(name, period_s, monkeypa
     assert times[0] == pytest.approx(1000.0 + period_s, abs=period_s / 10)
     assert np.diff(times) == pytest.approx(period_s, abs=0.002)
     assert len(times) == pytest.approx(4.0 / period_s, abs=3)
+
+
+def looks(wave, look_s, every_s, delay_s=0.004, start_s=100.0):
+    """The edges of a wave of 200 and 600 W, and what looks of a length show of it, each at its end
+    but for a delay."""
+    begins = start_s + wave.period_s * np.arange(wave.count)
+    ends = begins + wave.duty * wave.period_s
+    grid = np.arange(start_s - 1, start_s + wave.duration_s + 1, 1e-4)
+    phase = (grid - start_s) % wave.period_s
+    working = (phase < wave.duty * wave.period_s) & (grid >= start_s) & (grid <= ends[-1])
+    summed = np.concatenate(([0.0], np.cumsum(np.where(working, 600.0, 200.0))))
+    times = np.arange(start_s, start_s + wave.duration_s, every_s)
+    last = np.round((times - delay_s - grid[0]) / 1e-4).astype(int)
+    length = round(look_s / 1e-4)
+    return begins, ends, pairs(times, (summed[last] - summed[last - length]) / length)
+
+
+def test_a_look_s_length_and_delay_are_recovered_from_a_wave_in_step():
+    begins, ends, samples = looks(sensor_map.IN_STEP, 0.003, 0.02)
+
+    look = sensor_map.fit_look(samples, begins, ends)
+
+    assert look.length_s == pytest.approx(0.003, abs=0.0003)
+    # Half of an edge is seen when it lies in the middle of the look.
+    assert look.delay_s == pytest.approx(0.004 + 0.0015, abs=0.0003)
+    assert (look.low_w, look.high_w) == (pytest.approx(200, abs=4), pytest.approx(600, abs=4))
+    with pytest.raises(ValueError, match="too few"):
+        sensor_map.fit_look(samples[:50], begins, ends)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "largest"),
+    [
+        # A look sees the high or the low power.
+        ("1", 0.5),
+        # Looks see five phases: three of them high, or two.
+        ("5", 0.1),
+        # Two looks a period see one state each, whatever the phase.
+        ("2", 0.0),
+    ],
+)
+def test_stretches_of_a_wave_in_step_are_off_by_what_their_looks_miss(ratio, largest):
+    wave = sensor_map.in_step(Fraction(ratio))
+    *_, samples = looks(wave, 0.001, 0.02)
+
+    end_s = 100.0 + wave.duration_s
+    off = sensor_map.errors(readings.SAMPLES, samples, wave, end_s - sensor_map.TURN_S, end_s)
+
+    assert off.mean_w == pytest.approx(400, abs=8)
+    # A stretch lasts a thirteenth of the turn, so the edges are within some of them.
+    assert (off.low, off.high) == (
+        pytest.approx(-largest, abs=0.03),
+        pytest.approx(largest, abs=0.03),
+    )
+
+
+def test_a_counter_that_looks_often_is_right_to_its_times():
+    wave = sensor_map.in_step(Fraction(5))
+    *_, often = looks(wave, 0.001, 0.001)
+    joules = np.cumsum([0.001 * watts for _, watts in often])
+    # It is renewed every 0.1 s, at moments that are known to 2 ms.
+    times = np.array([at for at, _ in often])[::100]
+    counter = pairs(times + np.random.default_rng(2).uniform(0, 0.002, len(times)), joules[::100])
+
+    off = sensor_map.errors(readings.ENERGY, counter, wave, 100.5, 113.5)
+    by_length = sensor_map.scatter_by_length(counter, 100.5, 113.5)
+
+    assert off.mean_w == pytest.approx(400, rel=0.001)
+    assert max(abs(off.low), abs(off.high)) < 0.003
+    assert by_length[0.2] > by_length[1.0] > by_length[5.0]
+    assert by_length[1.0] < 0.003
+
+
+def test_waves_in_step_turn_once_through_the_phases_of_the_looks():
+    for ratio, turn_s in (("1", 0.02), ("1/5", 0.004), ("5/4", 0.005), ("20", 0.02)):
+        wave = sensor_map.in_step(Fraction(ratio))
+        slid_s = sensor_map.TURN_S / wave.period_s * (wave.period_s - 0.02 * float(Fraction(ratio)))
+        assert slid_s == pytest.approx(turn_s, rel=0.01)
+
+
+def test_the_map_of_a_sensor_that_looks_every_20_ms_shows_where_it_is_wrong(monkeypatch, tmp_path):
+    changes, edges, start_s = {name: [] for name in (readings.SAMPLES, readings.ENERGY)}, [], 100.0
+    joules = 0.0
+    for wave in sensor_map.WAVES:
+        begins, ends, samples = looks(wave, 0.001, 0.02, start_s=start_s)
+        edges += [edge for span in zip(begins, ends, strict=True) for edge in span]
+        changes[readings.SAMPLES] += samples
+        *_, often = looks(wave, 0.001, 0.001, start_s=start_s)
+        for place, (at, watts) in enumerate(often):
+            joules += 0.001 * watts
+            if place % 100 == 0:
+                changes[readings.ENERGY].append((at, joules))
+        start_s += wave.duration_s
+    for name in (readings.POWER, readings.MOMENTARY):
+        changes[name] = changes[readings.SAMPLES][::5]
+    seen = {(name, 0): pairs_of for name, pairs_of in changes.items()}
+    monkeypatch.setattr(readings, "open_handles", lambda: (None, []))
+    benchmark = sensors_on_gpus.Benchmark(1, Log(tmp_path / "sensors.jsonl"))
+    monkeypatch.setattr(
+        benchmark, "_seen", lambda *_: sensors_on_gpus.Seen(seen, 100.0, [list(map(float, edges))])
+    )
+
+    benchmark.map()
+
+    rows = [json.loads(line) for line in (tmp_path / "sensors.jsonl").open()]
+    of_samples = {
+        round(1e3 * row["wave"][0], 1): row["errors"]
+        for row in rows
+        if row["part"] == "map" and row["reading"] == readings.SAMPLES and row["wave"][2] == 0.5
+    }
+    # Looks see m phases of a period of m/n looks, and half of an odd number is no whole one.
+    assert {period for period, off in of_samples.items() if off["high"] > 0.05} == {
+        *(2.0, 2.5, 4.0, 5.0, 6.7, 10.0, 15.0, 20.0, 25.0, 30.0, 50.0, 60.1, 100.2)
+    }
+    (look,) = [row["look"] for row in rows if row["part"] == "look"]
+    assert look["length_s"] == pytest.approx(0.001, abs=0.0003)
+    errors = [row["errors"] for row in rows if row["part"] == "map"]
+    assert len(errors) == 4 * len(sensor_map.WAVES)
+    of_energy = [
+        max(-row["errors"]["low"], row["errors"]["high"])
+        for row in rows
+        if row["part"] == "map" and row["reading"] == readings.ENERGY
+    ]
+    # Changes are up to half a period off the edges.
+    assert max(of_energy) < 0.02

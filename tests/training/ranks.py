@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from tests.training import gpus
 from workflow_lib.records.cell import Cell
@@ -85,6 +86,7 @@ def on_every_rank(run: Callable[[Cell, devices.Device], Any]) -> None:
     results = {}
     for name, cell in cells.items():
         assert refusal(cell.degrees, cell.training, cell.model) is None
+        earlier = set(distributed_c10d._world.pg_map)
         try:
             mine = run(cell, device)
         except Exception:
@@ -93,6 +95,11 @@ def on_every_rank(run: Callable[[Cell, devices.Device], Any]) -> None:
         everyone: list[Any] = [None] * launched.world_size
         dist.all_gather_object(everyone, mine)
         results[name] = everyone
+        # Each group has threads that would take turns with those of all later cells. DeepSpeed goes
+        # on with its own.
+        if cell.training.backend == "torch":
+            for group in set(distributed_c10d._world.pg_map) - earlier:
+                dist.destroy_process_group(group)
     if launched.rank == 0:
         Path(sys.argv[2]).write_text(json.dumps(results))
     dist.barrier()

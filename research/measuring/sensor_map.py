@@ -1,0 +1,193 @@
+"""By how much readings of power are off where a load is in step with the sensor.
+
+A sensor that looks for a moment every 20 ms sees one state of a load whose period is 20 ms, and as
+many states of others as their period has in common with 20 ms. So each wave here is a little longer
+than such a period: while it lasts, every phase passes under the looks once, and what a reading says
+in a stretch of it is off from its mean over the wave as it would be in a run of any length that
+stays in that phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from research.measuring.load import Wave
+from research.measuring.readings import ENERGY, MOMENTARY, POWER, SAMPLES, Change
+
+Array = NDArray[np.float64]
+#: of Hopper's sensor (workflow_lib/gpu_models.py)
+LOOKS_S = 0.02
+#: of the turn through all phases, and of the wave before it, so that a reading is of the turn alone
+TURN_S, LEAD_S = 13.0, 1.5
+#: a wave's period over the looks'
+_IN_STEP = (
+    *("1/10", "1/8", "1/5", "1/4", "1/3", "2/5", "1/2", "2/3", "3/4", "1", "5/4", "3/2", "2"),
+    *("5/2", "3", "4", "5", "10", "20"),
+)
+_OUT_OF_STEP_S = (0.0173, 0.0231, 0.0431, 0.0971)
+#: of these periods over the looks' other duties are tried, too
+_OF_OTHER_DUTY, _DUTIES = ("1", "5"), (0.25, 0.75)
+#: about as long as a reading of Hopper's is a mean over
+_STRETCH_S = 1.0
+#: lengths of time over which energies are taken
+LENGTHS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+def in_step(ratio: Fraction, duty: float = 0.5) -> Wave:
+    """A wave that is in step with the looks but for one turn through all their phases."""
+    period_s = LOOKS_S * float(ratio)
+    # Looks see the wave at phases that are 20 ms / n apart, where the ratio is m/n.
+    period_s *= 1 + LOOKS_S / ratio.denominator / TURN_S
+    return _lasting(period_s, duty)
+
+
+def _lasting(period_s: float, duty: float = 0.5) -> Wave:
+    return Wave(period_s, round((LEAD_S + TURN_S) / period_s), duty)
+
+
+#: sees each look at the same state, so that all of them see the waveform
+IN_STEP = in_step(Fraction(1))
+#: first a steady load, which brings clocks up and shows the noise
+STEADY = Wave(8.0, 1, 1.0)
+WAVES = (
+    STEADY,
+    *(in_step(Fraction(ratio)) for ratio in _IN_STEP),
+    *(in_step(Fraction(ratio), duty) for ratio in _OF_OTHER_DUTY for duty in _DUTIES),
+    *map(_lasting, _OUT_OF_STEP_S),
+)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What a reading says in stretches of a wave, over its mean over the wave, less 1."""
+
+    mean_w: float
+    low: float
+    high: float
+    stretches: int
+
+
+class Look(NamedTuple):
+    """How a sensor's momentary looks see the edges of a load, in seconds."""
+
+    #: of one look, if the load's own edges take no time
+    length_s: float
+    #: from an edge of the load until half of it is seen, but for whole periods
+    delay_s: float
+    low_w: float
+    high_w: float
+    r2: float
+
+
+def errors(
+    name: str, changes: Sequence[Change], wave: Wave, begin_s: float, end_s: float
+) -> Errors:
+    """How far a reading was off in a turn of a wave that lasted from ``begin_s`` to ``end_s``, in
+    stretches of about 1 s that hold whole periods.
+
+    Raises ValueError for fewer than five stretches.
+    """
+    stretch_s = wave.period_s * max(1, round(_STRETCH_S / wave.period_s))
+    if wave.count == 1:  # steady
+        stretch_s = _STRETCH_S
+    edges = np.arange(begin_s, end_s + 1e-3, stretch_s)
+    times, read = np.array(changes).reshape(-1, 2).T
+    if name == ENERGY:
+        (mean_w,) = _counted_w(times, read, np.array((begin_s, end_s)))
+        values = _counted_w(times, read, edges)
+    elif name in (POWER, SAMPLES, MOMENTARY):
+        inside = (times >= begin_s) & (times < end_s)
+        mean_w, values = read[inside].mean(), read[inside]
+        if name != POWER:  # which is itself the mean over a second
+            values = _means(times, read, edges)
+    else:
+        raise ValueError(f"{name}: not a reading of power or energy")
+    if len(values) < 5:
+        raise ValueError(f"{name}: {len(values)} stretches of a second are too few")
+    share = np.asarray(values) / mean_w - 1
+    return Errors(float(mean_w), float(share.min()), float(share.max()), len(share))
+
+
+def _means(times: Array, values: Array, edges: Array) -> Array:
+    """Of the stretches between these edges; those of fewer than three values are left out."""
+    stretches = [values[(times >= since) & (times < until)] for since, until in pairwise(edges)]
+    return np.array([stretch.mean() for stretch in stretches if len(stretch) >= 3])
+
+
+def _counted_w(times: Array, joules: Array, edges: Array) -> Array:
+    """Between the changes of the counter that are nearest to the edges."""
+    places = np.abs(times[:, None] - edges[None, :]).argmin(axis=0)
+    apart_s, energy_j = np.diff(times[places]), np.diff(joules[places])
+    return energy_j[apart_s > _STRETCH_S / 2] / apart_s[apart_s > _STRETCH_S / 2]
+
+
+def scatter_by_length(
+    changes: Sequence[Change], begin_s: float, end_s: float
+) -> Mapping[float, float]:
+    """Length in s → the share by which 95 % of the energies between changes of the counter that far
+    apart are off at most, by the wave's mean power. Lengths of which there is none are left out.
+    """
+    inside = [change for change in changes if begin_s <= change[0] <= end_s]
+    times, joules = np.array(inside).reshape(-1, 2).T
+    mean_w = (joules[-1] - joules[0]) / (times[-1] - times[0])
+    shares = {}
+    for length_s in LENGTHS_S:
+        ends = np.searchsorted(times, times + length_s - 0.05)
+        begins = np.arange(len(times))[ends < len(times)]
+        ends = ends[ends < len(times)]
+        if len(begins):
+            powers_w = (joules[ends] - joules[begins]) / (times[ends] - times[begins])
+            shares[length_s] = float(np.quantile(np.abs(powers_w / mean_w - 1), 0.95))
+    return shares
+
+
+def fit_look(samples: Sequence[Change], begins_s: Sequence[float], ends_s: Sequence[float]) -> Look:
+    """What the looks see of a wave whose work began and ended at these times: a look is a box, so
+    that it takes its length to go from the low to the high power.
+
+    Raises ValueError for fewer than 100 samples within the wave.
+    """
+    begins, ends = np.asarray(begins_s), np.asarray(ends_s)
+    period_s = float(np.median(np.diff(begins)))
+    worked_s = float(np.median(ends - begins))
+    inside = [sample for sample in samples if begins[0] + 0.5 <= sample[0] < begins[-1]]
+    if len(inside) < 100:
+        raise ValueError(f"{len(inside)} samples are too few for a look")
+    times, values = np.array(inside).T
+    phases = times - begins[np.searchsorted(begins, times, side="right") - 1]
+
+    def seen(parameters: Array) -> Array:
+        low, high, delay, length = parameters
+        # The share of the look [t − delay − length/2, t − delay + length/2] in which the GPU works.
+        middle = phases - delay
+        shares = np.zeros_like(middle)
+        for turn in (-2, -1, 0, 1):
+            since = np.maximum(middle - length / 2, turn * period_s)
+            until = np.minimum(middle + length / 2, turn * period_s + worked_s)
+            shares += np.maximum(0.0, until - since) / length
+        return low + (high - low) * shares
+
+    levels = np.quantile(values, (0.1, 0.9))
+    fits = [
+        least_squares(
+            lambda parameters: seen(parameters) - values,
+            (*levels, delay, length),
+            bounds=((0, 0, -period_s, 1e-4), (2000, 2000, period_s, period_s)),
+            loss="soft_l1",
+            f_scale=20.0,
+            x_scale=(10.0, 10.0, 1e-3, 1e-3),
+        )
+        for delay in np.linspace(-period_s / 2, period_s / 2, 9)
+        for length in (0.002, 0.01)
+    ]
+    low, high, delay, length = min(fits, key=lambda fit: fit.cost).x
+    misses = seen(np.array((low, high, delay, length))) - values
+    return Look(length, delay % period_s, low, high, float(1 - misses.var() / values.var()))
