@@ -26,7 +26,7 @@ SENTENCES: Mapping[str, str] = {
     "counter_not_asked": "the energy counter is not asked for",
     "counter_off_edges":
         "the readings of energy_j nearest to the edges of the measured steps are {off_s:.3g} s off "
-        "them in all, more than {largest_completed_share:.0%} of it",
+        "them in all, more than {largest_completed_share:.0%} of their time",
     "counter_steps_unknown": "the steps of this driver's counters are not known",
     "counter_stood_still": "the counter or power stood still, which cannot be compared",
     "counter_times_uncertain":
