@@ -11,6 +11,7 @@ from typing import Any
 
 from workflow_lib.records import cell_axes
 from workflow_lib.records.axes import joined
+from workflow_lib.records.training import NATIVE
 
 Row = Mapping[str, Any]
 
@@ -26,7 +27,7 @@ def labels(cells: Sequence[Row], without: Collection[str] = ()) -> list[str]:
     cells have. If two cells of a platform and model still have the same name, all axes in which
     they differ are added. :func:`shared` are the options that are left out.
     """
-    options = [_options(cell, without) for cell in cells]
+    options = _options(cells, without)
     telling = _telling(options)
     found = []
     for cell, words in zip(cells, options, strict=True):
@@ -47,7 +48,7 @@ def labels(cells: Sequence[Row], without: Collection[str] = ()) -> list[str]:
 
 def shared(cells: Sequence[Row]) -> str:
     """The options that all cells have, which names leave out: "gb128 bf16 zero1"; "" if none."""
-    options = [_options(cell) for cell in cells]
+    options = _options(cells)
     telling = _telling(options)
     first = options[0] if options else {}
     return " ".join(word for name, word in first.items() if word and name not in telling)
@@ -60,8 +61,18 @@ def left_out(cells: Sequence[Row]) -> str:
     return f"Names leave out degrees of 1{rest}."
 
 
-def _options(cell: Row, without: Collection[str] = ()) -> dict[str, str]:
-    return {axis.name: axis.word(cell) for axis in _OPTIONS if axis.name not in without}
+def _options(cells: Sequence[Row], without: Collection[str] = ()) -> list[dict[str, str]]:
+    options = [
+        {axis.name: axis.word(cell) for axis in _OPTIONS if axis.name not in without}
+        for cell in cells
+    ]
+    ours = [words for cell, words in zip(cells, options, strict=True) if cell["trainer"] == NATIVE]
+    if "trainer" not in without and 0 < len(ours) < len(cells):
+        # Beside other trainers ours has its name, and its backend only if it has several.
+        backends = {words.get("backend") for words in ours}
+        for words in ours:
+            words |= {"trainer": NATIVE} | ({"backend": ""} if len(backends) == 1 else {})
+    return options
 
 
 def _telling(options: Sequence[Mapping[str, str]]) -> list[str]:
