@@ -94,12 +94,12 @@ def completion(shell: str) -> str:
 
 
 def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found = [
+    choices = [
         action.choices
         for action in parser._actions
         if isinstance(action, argparse._SubParsersAction)
     ]
-    return found[0] if found else {}
+    return choices[0] if choices else {}
 
 
 def _complete_files(parser: argparse.ArgumentParser, files: Any) -> None:

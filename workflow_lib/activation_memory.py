@@ -65,24 +65,26 @@ class Layer:
             "full": residual,
         }[training.recomputation]
         tokens = tokens_of_rank(model, degrees, training)
-        each = tokens * element_bytes(training)
+        unit_bytes = tokens * element_bytes(training)
         #: bytes kept if nothing is recomputed
-        self.whole = each * whole
+        self.whole = unit_bytes * whole
         #: Bytes while the feed-forward part runs and nothing is kept for a backward pass: it, its
         #: input, and the residual. Attention's have been freed.
-        self.passing = each * max(feed_forward + 3 * residual, attention + normed + 2 * residual)
+        self.passing = unit_bytes * max(
+            feed_forward + 3 * residual, attention + normed + 2 * residual
+        )
         #: bytes kept without what is recomputed; recomputation.py of the native trainer lists it
-        self.kept = each * kept
+        self.kept = unit_bytes * kept
         #: gradients of the feed-forward part's inner activations, of its input and of the layer's
         #: input
-        self.gradients = each * (rows * inner + 2 * residual)
+        self.gradients = unit_bytes * (rows * inner + 2 * residual)
         #: gradients of its products' results, which deferred gradients of weights wait for
-        self.output_gradients = each * (attention + residual + widened)
+        self.output_gradients = unit_bytes * (attention + residual + widened)
         #: bytes of operands in 8 bits while they are multiplied; everything that is kept is in bf16
         self.casts = 0.0
         if training.precision == "fp8":
-            each = 2 if training.compile else FLOAT8_CAST_BYTES
-            self.casts = each * widened * max(tokens, hidden)
+            cast_bytes = 2 if training.compile else FLOAT8_CAST_BYTES
+            self.casts = cast_bytes * widened * max(tokens, hidden)
 
 
 def tokens_of_rank(model: Model, degrees: Degrees, training: Training) -> int:

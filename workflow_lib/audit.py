@@ -107,7 +107,7 @@ class Files:
 def runs_below(path: Path) -> Iterator[Files]:
     """The runs of a directory or archive by name. Raises OSError; DamagedError for no ZIP."""
     if path.is_dir():
-        for run in sorted(each.parent for name in RECORDS for each in path.rglob(name)):
+        for run in sorted(record.parent for name in RECORDS for record in path.rglob(name)):
             yield Files(str(run), functools.partial(read_file, run))
         return
     try:
@@ -205,10 +205,10 @@ class Clock:
 
     def __init__(self, record: Record | None) -> None:
         """``record`` is ``steps/clock-<node>.json``; without one the clocks are taken as one."""
-        told = record or {}
+        comparison = record or {}
         self.error_s, self._slope, self._before = 0.0, 0.0, (0.0, 0.0)
-        self.reason = str(told.get("reason") or "")
-        if not (before := told.get("before")) or not (after := told.get("after")):
+        self.reason = str(comparison.get("reason") or "")
+        if not (before := comparison.get("before")) or not (after := comparison.get("after")):
             return
         self._before = (before["unix_time_s"], before["ahead_s"])
         span_s = after["unix_time_s"] - before["unix_time_s"]
@@ -263,26 +263,29 @@ class Audit:
                 span = (clock.corrected(start), clock.corrected(end))
                 yield int(needed(row, "step", name)), span, row
 
-    def _read_measured(self, told: Record) -> None:
+    def _read_measured(self, measured: Record) -> None:
         """The steps of a command after its warm-up; all of the command where none are known."""
-        if told["ended_unix_s"] is None:
+        if measured["ended_unix_s"] is None:
             raise DamagedError("measured.json has no end: sum it up with triptych conclude")
-        self.gpus = dict.fromkeys(map(str, told["nodes"]))
-        self.window = (float(told["started_unix_s"]), float(told["ended_unix_s"]))
+        self.gpus = dict.fromkeys(map(str, measured["nodes"]))
+        self.window = (float(measured["started_unix_s"]), float(measured["ended_unix_s"]))
         spans: Spans = {}
         counts: dict[int, int] = {}
         tokens: dict[int, float] = {}
-        for name in told["steps"]:
+        for name in measured["steps"]:
             for step, span, row in self._steps_of(name, Clock(None)):
                 spans.setdefault(step, []).append(span)
                 counts[step] = int(number(row, "steps", name) or 1)
                 tokens[step] = tokens.get(step, 0) + (number(row, "tokens", name) or math.nan)
         # Of a step that not every rank has finished, nothing is known.
-        steps = [step for step in sorted(spans) if len(spans[step]) == len(told["steps"])]
-        self.tokens = told["tokens"]
+        steps = [step for step in sorted(spans) if len(spans[step]) == len(measured["steps"])]
+        self.tokens = measured["tokens"]
         if steps:
-            told_of = told["tokens_per_step"]
-            own = sum(told_of * counts[step] if told_of else tokens[step] for step in steps)
+            tokens_per_step = measured["tokens_per_step"]
+            own = sum(
+                tokens_per_step * counts[step] if tokens_per_step else tokens[step]
+                for step in steps
+            )
             self.tokens = None if math.isnan(own) else own
         self._read_window([spans[step] for step in steps], [counts[step] for step in steps])
 
@@ -325,8 +328,8 @@ class Audit:
         self.gpus.update(places)
         batch = training["global_batch_size"] * self.cell["model"]["sequence_length"]
         for step in spans:
-            if (found := sum(each.get(step, 0.0) for each in tokens.values())) != batch:
-                raise DamagedError(f"step {step} has {found:.0f} tokens, the batch has {batch}")
+            if (total := sum(counts.get(step, 0.0) for counts in tokens.values())) != batch:
+                raise DamagedError(f"step {step} has {total:.0f} tokens, the batch has {batch}")
         self.tokens = float(batch * count)
         self._read_window([spans[step] for step in sorted(spans)], [1] * count)
         self._check_clocks(self.values["measured_duration_s"] / count, spans)
@@ -377,14 +380,14 @@ class Audit:
         """The sampled GPU that a rank trained on; on a CPU, the one of its place in the node."""
         entries = start["gpus"]
         for own, name in (("gpu_uuid", "uuid"), ("pci_address", "pci_bus_id")):
-            told = str(rank.get(own) or "").casefold()
+            stated = str(rank.get(own) or "").casefold()
             names = [str(entry.get(name) or "").casefold() for entry in entries]
-            fitting = [place for place, each in enumerate(names) if told and told in each]
-            if fitting or (told and own == "gpu_uuid"):
+            fitting = [place for place, known in enumerate(names) if stated and stated in known]
+            if fitting or (stated and own == "gpu_uuid"):
                 return fitting[0] if fitting else None
         gpu = rank.get("gpu")
         if gpu is None:
-            gpu = sorted(each["rank"] for each in ranks).index(rank["rank"])
+            gpu = sorted(record["rank"] for record in ranks).index(rank["rank"])
         return gpu if gpu < len(entries) else None
 
     def _node(self, node: str, start: Record, sensors: Sequence[int]) -> dict[int, Span]:
@@ -404,14 +407,14 @@ class Audit:
         path = f"telemetry/{node}-power.csv"
         of_driver = _series(self.files.rows(path) or [], path, OF_DRIVER, clock, most)
         counters = self._counters(node, start, clock)
-        found: dict[int, Span] = {}
+        energies: dict[int, Span] = {}
         # A run whose rates alternated has no energy.
         for gpu in () if self.cell["telemetry"].get("interleaved_rates_hz") else sensors:
             if not (series := readings.get(gpu)):
                 self.invalid.append(f"{name}: GPU {gpu} has no power")
                 continue
             curve = Curve(series)
-            driver = [each for each in of_driver.get(gpu, []) if each[0] >= curve.times[0]]
+            driver = [sample for sample in of_driver.get(gpu, []) if sample[0] >= curve.times[0]]
             self._check_power(name, gpu, curve, driver, float(start["sample_rate_hz"]))
             best = Curve(driver) if _agrees(curve, driver) else curve
             # Of a short command the driver's samples may end before it does.
@@ -419,9 +422,9 @@ class Audit:
                 best, integral = curve, curve.between(*self.window)
             share = self._share(best, counters.get(gpu, []), most[gpu])
             if integral is not None:
-                found[gpu] = (integral * (share or 1.0), integral)
+                energies[gpu] = (integral * (share or 1.0), integral)
             self._check_counter(node, gpu, curve, counters.get(gpu, []))
-        return found
+        return energies
 
     def _check_power(self, name: str, gpu: int, curve: Curve, driver: Series, hz: float) -> None:
         if curve.between(*self.window) is None:
@@ -436,7 +439,7 @@ class Audit:
     def _counters(self, node: str, start: Record, clock: Clock) -> dict[int, Counter]:
         """GPU → its energy counter: when the value was renewed, by how much that may be off, J."""
         name = f"telemetry/{node}-counters.csv"
-        found: dict[int, Counter] = {}
+        counters: dict[int, Counter] = {}
         for row in self.files.rows(name) or []:
             if (energy_j := number(row, "energy_j", name)) is None:
                 continue
@@ -444,8 +447,8 @@ class Audit:
             if (age_s := number(row, "energy_age_s", name)) is None:
                 age_s = RENEWAL_S if start["source"] == "nvidia" else 0.0
             gpu = int(needed(row, "gpu", name))
-            found.setdefault(gpu, []).append((read_s - age_s / 2, age_s / 2, energy_j))
-        return found
+            counters.setdefault(gpu, []).append((read_s - age_s / 2, age_s / 2, energy_j))
+        return counters
 
     def _share(self, curve: Curve, counter: Counter, most_w: float) -> float | None:
         """The counter's energy over the integral of power, between its readings nearest to the
@@ -453,14 +456,14 @@ class Audit:
         start, end = self.window
         if not counter or _fell(counter, start, end):
             return None
-        before = [each for each in counter if each[0] <= start]
-        within = [each for each in counter if start <= each[0] <= end]
-        after = [each for each in counter if each[0] >= end]
+        before = [reading for reading in counter if reading[0] <= start]
+        within = [reading for reading in counter if start <= reading[0] <= end]
+        after = [reading for reading in counter if reading[0] >= end]
         opening, closing = [*before[-1:], *within[:1]], [*within[-1:], *after[:1]]
         if not opening or not closing:
             return None
-        first = min(opening, key=lambda each: abs(each[0] - start))
-        last = min(closing, key=lambda each: abs(each[0] - end))
+        first = min(opening, key=lambda reading: abs(reading[0] - start))
+        last = min(closing, key=lambda reading: abs(reading[0] - end))
         if first[0] >= last[0]:
             if not before or not after:
                 return None
@@ -481,7 +484,7 @@ class Audit:
         if _fell(counter, start, end):
             self.invalid.append(f"{node}: the energy counter of GPU {gpu} ran backwards")
             return
-        within = [each for each in counter if start <= each[0] + each[1] <= end]
+        within = [reading for reading in counter if start <= reading[0] + reading[1] <= end]
         if len(within) < 2 or within[-1][0] - within[0][0] < COUNTER_FROM_S:
             return
         span = (within[0][0] + within[0][1], within[-1][0] + within[-1][1])
@@ -492,15 +495,15 @@ class Audit:
         elif integral_j is not None and watts:
             most_j = COUNTER_SHARE * counted_j + COUNTER_LAG_S * (max(watts) - min(watts))
             if abs(counted_j - integral_j) > most_j:
-                told = f"says {counted_j:.0f} J where power adds up to {integral_j:.0f} J"
-                self.invalid.append(f"{node}: the energy counter of GPU {gpu} {told}")
+                differs = f"says {counted_j:.0f} J where power adds up to {integral_j:.0f} J"
+                self.invalid.append(f"{node}: the energy counter of GPU {gpu} {differs}")
 
 
 def _series(
     rows: list[Row], name: str, columns: Columns, clock: Clock, most_w: Sequence[float]
 ) -> dict[int, Series]:
     """GPU → times of rank 0's clock in s and power in W; without what no GPU draws."""
-    found: dict[int, Series] = {}
+    by_gpu: dict[int, Series] = {}
     time, unit_s, power, unit_w = columns
     for row in rows:
         watt = number(row, power, name)
@@ -508,13 +511,13 @@ def _series(
         gpu = int(needed(row, "gpu", name))
         if not 0 <= gpu < len(most_w):
             raise DamagedError(f"{name}: there is no GPU {gpu}")
-        series = found.setdefault(gpu, [])
+        series = by_gpu.setdefault(gpu, [])
         if watt is None or watt * unit_w > most_w[gpu]:
             continue
         if series and moment < series[-1][0]:
             raise DamagedError(f"{name}: the clock went backwards")
         series.append((moment, watt * unit_w))
-    return found
+    return by_gpu
 
 
 def _agrees(readings: Curve, driver: Series) -> bool:
@@ -540,16 +543,16 @@ def _fell(counter: Counter, start: float, end: float) -> bool:
 def differences(audit: Audit) -> list[str]:
     """What a run's own records say otherwise, a sentence each."""
     measured = audit.measured or {"invalid": (), "values": None}
-    said = [f"completed, but {why}" for why in audit.invalid if why not in measured["invalid"]]
+    sentences = [f"completed, but {why}" for why in audit.invalid if why not in measured["invalid"]]
     if (row := measured["values"]) is None:
         row = (audit.files.record("summary.json") or {"run": {}})["run"]
     if (stated := row.get("energy_j")) is not None and "energy_j" not in audit.values:
-        said.append(f"energy_j is {stated:.9g}, and not known by the raw files")
+        sentences.append(f"energy_j is {stated:.9g}, and not known by the raw files")
     for name, value in audit.values.items():
         stated = row.get(name, value)
         if stated is None or abs(stated - value) > SAME_SHARE * abs(value):
-            said.append(f"{name} is {stated}, and {value:.9g} by the raw files")
-    return said
+            sentences.append(f"{name} is {stated}, and {value:.9g} by the raw files")
+    return sentences
 
 
 def audit_run(files: Files) -> tuple[Audit | None, list[str]]:
@@ -581,14 +584,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych audit") -
     for path in options.paths:
         try:
             for files in runs_below(path):
-                audit, said = audit_run(files)
-                if audit is None and not said:
+                audit, sentences = audit_run(files)
+                if audit is None and not sentences:
                     skipped += 1
                     continue
-                audited, wrong = audited + 1, wrong + bool(said)
+                audited, wrong = audited + 1, wrong + bool(sentences)
                 energy = audit and audit.values.get("energy_per_token_j")
                 shown = "J/token not known" if energy is None else f"{energy:.4g} J/token"
-                print(f"{files.name}: {'; '.join(said) if said else f'agrees, {shown}'}")
+                print(f"{files.name}: {'; '.join(sentences) if sentences else f'agrees, {shown}'}")
         except (OSError, DamagedError) as error:
             print(f"triptych: {error}", file=sys.stderr)
             wrong += 1

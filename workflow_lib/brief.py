@@ -36,7 +36,7 @@ _LINES = 15
 _LETTERS = 300
 #: how many causes are shown after a failure
 _CAUSES = 5
-_SAID = re.compile("triptych: ")
+_OF_TRIPTYCH = re.compile("triptych: ")
 #: what stands between a command's last message and Snakemake's
 _NO_CAUSE = re.compile(r"RuleException:$|tee: |\s*$")
 
@@ -50,7 +50,7 @@ class Progress:
         self._watcher = Watcher(root)
         self._console = console
         self._began_s = began_s
-        self._told: set[tuple[str, int]] = set()
+        self._printed: set[tuple[str, int]] = set()
         #: the runs that the plans asked for when they were last read; None until all plans exist
         self._planned: set[tuple[str, int]] | None = None
         #: runs that had a result before
@@ -81,17 +81,19 @@ class Progress:
             finished = {key for key in before if runs[key].status.state == "finished"}
             self._old = self._old & planned | finished
             self._new &= planned
-            self._told |= before
+            self._printed |= before
             self._planned = planned
             done = len(self._old | self._new)
             here = f", {done} of which are done" if done else ""
             _say(self._console, f"{counted(len(planned), 'run')} to do{here}")
-        for key in sorted(ended - self._told, key=lambda each: runs[each].status.since_unix_s or 0):
-            self._told.add(key)
+        for key in sorted(
+            ended - self._printed, key=lambda run_key: runs[run_key].status.since_unix_s or 0
+        ):
+            self._printed.add(key)
             self._new.add(key)
             _say(self._console, self._of(runs[key], len(planned), now_s))
         # Forget a run that failed before and now runs again, so that its new end is printed.
-        self._told &= ended
+        self._printed &= ended
         if len(self._old | self._new) == len(planned) == len(ended):
             return "tables, figures and the report"
         under_way = (
@@ -101,12 +103,12 @@ class Progress:
 
     def _of(self, run: RunNow, planned: int, now_s: float) -> str:
         done = len(self._old | self._new)
-        said = f"{done:>{len(str(planned))}} of {planned}  {_name(run)}: {run.status.outcome}"
+        line = f"{done:>{len(str(planned))}} of {planned}  {_name(run)}: {run.status.outcome}"
         cause = " ".join((run.status.cause or "").split())
         if run.status.state == "failed" or LIMITS_LEFT in cause:
-            return f"{said}: {cause}"
+            return f"{line}: {cause}"
         left_s = (now_s - self._began_s) / len(self._new) * (planned - done)
-        return said if done == planned else f"{said}; about {_time(left_s)} left for the others"
+        return line if done == planned else f"{line}; about {_time(left_s)} left for the others"
 
 
 def _say(console: Console, text: str) -> None:
@@ -123,8 +125,8 @@ def _step(run: RunNow) -> str:
 def _name(run: RunNow) -> str:
     """Model, cell and run, without the platform and the cell's digest."""
     _, model, cell = run.status.cell.split("/")
-    told = f"{model} {cell.rpartition('_')[0]}"
-    return told if run.status.run == 1 else f"{told} run {run.status.run}"
+    name = f"{model} {cell.rpartition('_')[0]}"
+    return name if run.status.run == 1 else f"{name} run {run.status.run}"
 
 
 def _time(seconds: float) -> str:
@@ -134,19 +136,21 @@ def _time(seconds: float) -> str:
 def _causes(log: Sequence[str]) -> list[str]:
     """Why jobs failed, by the lines of Snakemake's log: what a rule's own code raised, and the last
     message of a command. The end of the log may be all about what came after."""
-    found: dict[str, None] = {}
+    messages: dict[str, None] = {}
     for number, line in enumerate(log):
         if line.startswith("CalledProcessError in file "):
             # Only just before: runs that go on say things, too.
             before = (
-                each for each in log[max(0, number - 4) : number] if not _NO_CAUSE.match(each)
+                earlier
+                for earlier in log[max(0, number - 4) : number]
+                if not _NO_CAUSE.match(earlier)
             )
-            found |= dict.fromkeys(list(before)[-1:])
+            messages |= dict.fromkeys(list(before)[-1:])
         elif re.match(r"\w+(Error|Exception) in file ", line):
             after = log[number + 1 :]
-            said = itertools.takewhile(lambda each: not each.startswith("  File "), after)
-            found[" ".join(said)] = None
-    causes = [cause for each in found if (cause := _SAID.sub("", each))]
+            lines = itertools.takewhile(lambda later: not later.startswith("  File "), after)
+            messages[" ".join(lines)] = None
+    causes = [cause for message in messages if (cause := _OF_TRIPTYCH.sub("", message))]
     more = len(causes) - _CAUSES
     return causes[:_CAUSES] + ([f"and {more} more, in the log"] if more > 0 else [])
 
@@ -175,8 +179,8 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
             child.send_signal(number)
 
     # Before Snakemake starts: a signal must not end this process and leave Snakemake behind.
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, pass_on)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, pass_on)
     with log.open("wb") as output:
         # In a session of its own, so that a signal reaches it only once, from this process.
         child = subprocess.Popen(
@@ -196,8 +200,8 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
                 if stopped_by and not stopping:
                     stopping = True
                     name = signal.Signals(stopped_by[0]).name
-                    said = "stopping; waits for Snakemake, which ends the jobs under way"
-                    _say(console, f"{name}: {said}")
+                    message = "stopping; waits for Snakemake, which ends the jobs under way"
+                    _say(console, f"{name}: {message}")
                 under_way = progress.look(time.monotonic(), time.time())
                 if code is not None:
                     break
@@ -215,12 +219,12 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
         return 0
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     end = [line if len(line) <= _LETTERS else f"{line[:_LETTERS]} …" for line in lines[-_LINES:]]
-    said = "".join(f"  {line}\n" for line in _causes(lines))
-    said += f"The end of {log}:\n" + "\n".join(f"  {line}" for line in end)
+    text = "".join(f"  {line}\n" for line in _causes(lines))
+    text += f"The end of {log}:\n" + "\n".join(f"  {line}" for line in end)
     print(
         printable(
             f"triptych: Snakemake ended with exit code {code} after {took}. What is measured "
-            f"stays; the same command goes on.\n{said}"
+            f"stays; the same command goes on.\n{text}"
         ),
         file=sys.stderr,
     )

@@ -108,7 +108,7 @@ class Views(Files[Sweep]):
     mistakes: tuple[str, ...] = ()
 
     def __missing__(self, name: str) -> Sweep:
-        files = (each for each in self.bad if name == each or name.startswith(f"{each}-"))
+        files = (file for file in self.bad if name == file or name.startswith(f"{file}-"))
         return super().__missing__(max(files, key=len, default=name))
 
 
@@ -164,7 +164,7 @@ def _expand(
             if entry.predicted is not None:
                 planned = dataclasses.replace(planned, prediction=entry.predicted)
                 predictions.append(entry.predicted)
-            fit = {i for i, each in enumerate(spec.exclude) if _is_excluded(planned.cell, each)}
+            fit = {i for i, out in enumerate(spec.exclude) if _is_excluded(planned.cell, out)}
             used |= fit
             if fit:
                 continue
@@ -308,7 +308,7 @@ def _with_command(
             f"config/trainers/{name}.yaml: {unlisted[0]} is in the command and not under files, so "
             "that a change of it would be seen nowhere; add it there"
         )
-    told = trainer.model_dump(mode="json", exclude={"description", "differs"})
+    spec = trainer.model_dump(mode="json", exclude={"description", "differs"})
     try:
         files = foreign.digits_of(trainer.files, root)
     except OSError as error:
@@ -318,7 +318,7 @@ def _with_command(
         ) from None
     training = dataclasses.replace(
         training,
-        trainer_definition=foreign.definition(told, files),
+        trainer_definition=foreign.definition(spec, files),
         trainer_steps=trainer.steps,
         trainer_differs=trainer.differs,
         trainer_files=files,

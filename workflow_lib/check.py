@@ -103,7 +103,7 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
         yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
         return
     given = plain_of(profile).get("default-resources") or ()
-    resources = dict(str(each).partition("=")[::2] for each in given)
+    resources = dict(str(entry).partition("=")[::2] for entry in given)
     remedy = "or delete its directory and let `make profiles` write it"
     if platform.account is not None and not resources.get("slurm_account"):
         # Where the site gives a user a default account, the analysis needs none.
@@ -141,7 +141,7 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
 def cell_for(study: Study, name: str) -> PlannedCell:
     """The cell whose job the check resembles: of the sweep smoke, which has up to two nodes, or of
     another where smoke can not run. Raises ConfigError if no cell can run."""
-    for sweep, spec in sorted(study.sweeps.items(), key=lambda each: each[0] != "smoke"):
+    for sweep, spec in sorted(study.sweeps.items(), key=lambda item: item[0] != "smoke"):
         alone = replace(study, sweeps=Files({sweep: spec}))
         for view in cells.expand_study(alone).values():
             for planned in view.cells:
@@ -225,23 +225,23 @@ def of_job(planned: PlannedCell, platform: Platform, paths: CheckPaths) -> Itera
             raise _left(scheduler.cancel(job), job_id) from None
     late_s = _LATE_S if scheduler.runs_elsewhere else _LOOK_EVERY_S
     log = _last_files(paths, cell.nodes, job_id, late_s)
-    found = _nodes(paths)
-    if len(found) < cell.nodes:
+    nodes = _nodes(paths)
+    if len(nodes) < cell.nodes:
         ended = f" and ended as {state.state}" if state is not None else ""
         yield Finding(
             "job",
             False,
-            f"job {job_id} ran{ended}, but {len(found)} of {counted(cell.nodes, 'node')} wrote "
+            f"job {job_id} ran{ended}, but {len(nodes)} of {counted(cell.nodes, 'node')} wrote "
             f"what they have: {_last_words(log) or 'it printed nothing'}. Correct `python`, "
             f"`modules` or `container` of the platform, or see {run.logs}",
         )
-        if not found:
+        if not nodes:
             return
     else:
-        on = ", ".join(each.node for each in found)
+        on = ", ".join(node.node for node in nodes)
         yield Finding("job", True, f"job {job_id} ran on {on}, wrote its files and read them")
-    yield from _of_nodes(found, platform)
-    yield _of_clocks(found, node_check.clock_ahead_s(paths.directory))
+    yield from _of_nodes(nodes, platform)
+    yield _of_clocks(nodes, node_check.clock_ahead_s(paths.directory))
 
 
 def _left(problem: str | None, job: str) -> InterruptedRunError:
@@ -253,7 +253,7 @@ def _left(problem: str | None, job: str) -> InterruptedRunError:
 
 def _of_nodes(nodes: Sequence[NodeCheck], platform: Platform) -> Iterator[Finding]:
     wrong = {
-        (part, problem): [each.node for each in nodes if each.problems.get(part) == problem]
+        (part, problem): [other.node for other in nodes if other.problems.get(part) == problem]
         for node in nodes
         for part, problem in node.problems.items()
     }
@@ -280,8 +280,8 @@ def _of_nodes(nodes: Sequence[NodeCheck], platform: Platform) -> Iterator[Findin
 
 def _of_clocks(nodes: Sequence[NodeCheck], here_s: float) -> Finding:
     """Compare clocks of nodes with this host's, each by what it is ahead of the file system's."""
-    ahead = {each.node: each.clock_ahead_s - here_s for each in nodes}
-    node = max(ahead, key=lambda each: abs(ahead[each]))
+    ahead = {check.node: check.clock_ahead_s - here_s for check in nodes}
+    node = max(ahead, key=lambda name: abs(ahead[name]))
     if abs(ahead[node]) > _CLOCKS_AGREE_S:
         return Finding(
             "clock",
@@ -315,9 +315,9 @@ def _last_files(paths: CheckPaths, nodes: int, job_id: str, late_s: float) -> st
 def _last_words(log: str) -> str:
     """The last line that the job's own programs printed, else the last of srun's."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith((_ENDED, "submitit "))]
-    own = [line for line in told if not line.startswith("srun: ")]
-    return (own or told or [""])[-1]
+    printed = [line for line in lines if not line.startswith((_ENDED, "submitit "))]
+    own = [line for line in printed if not line.startswith("srun: ")]
+    return (own or printed or [""])[-1]
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:

@@ -23,25 +23,25 @@ _AT_ONCE = 16
 
 def damaged_in_runs(directories: Iterable[Path]) -> list[Path]:
     """The damaged files that were made from the raw files of these runs. Raises OSError."""
-    return _each(_of_run, directories)
+    return _of_all(_of_run, directories)
 
 
 def damaged_in_sweeps(results_directory: Path, sweeps: Iterable[str]) -> list[Path]:
     """The damaged plans, tables, figures and pages of sweeps and comparisons. A page is included if
     anything that it shows is damaged. Raises OSError."""
-    found = _each(_of_comparison, results.comparisons(results_directory))
+    broken = _of_all(_of_comparison, results.comparisons(results_directory))
     for name in sweeps:
         paths = results.sweep_paths(results_directory, name)
         pages = [paths.report]
         tables = _there(damaged(paths.table_checksums, [paths.table(table) for table in TABLES]))
         if tables:
             compared = results.comparisons(results_directory, name)
-            pages += [ComparisonPaths(each).page for each in compared]
+            pages += [ComparisonPaths(directory).page for directory in compared]
         plan = _there(damaged(paths.plan_checksum, (paths.plan,)))
         amiss = [*plan, *tables, *_figures(paths.figures)]
-        found += amiss or damaged(paths.report_checksum, (paths.report,))
-        found += pages if amiss else []
-    return _there(dict.fromkeys(found))
+        broken += amiss or damaged(paths.report_checksum, (paths.report,))
+        broken += pages if amiss else []
+    return _there(dict.fromkeys(broken))
 
 
 def damaged_cells(runs: Iterable[tuple[Path, Cell]]) -> list[tuple[Path, Cell]]:
@@ -62,9 +62,9 @@ def remove(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _each(find: Callable[[Path], list[Path]], directories: Iterable[Path]) -> list[Path]:
+def _of_all(find: Callable[[Path], list[Path]], directories: Iterable[Path]) -> list[Path]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [path for found in pool.map(find, directories) for path in found]
+        return [path for paths in pool.map(find, directories) for path in paths]
 
 
 def _of_run(directory: Path) -> list[Path]:

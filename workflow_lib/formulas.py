@@ -151,14 +151,14 @@ def flops_per_token(
         length = model.sequence_length
         generated = training.generated_tokens
         return generation_flops(model, length - generated, generated) * (1 / length)
-    each, adapters = 6.0, 0.0
+    per_parameter, adapters = 6.0, 0.0
     if training is not None and training.workload == "lora":
-        each, adapters = 4.0, adapter_parameters(model, training.lora_rank)
+        per_parameter, adapters = 4.0, adapter_parameters(model, training.lora_rank)
     counts = parameters(model)
     attention = 3.0 * _ATTENTION_FLOPS * model.layers * model.query_size * model.sequence_length
     idle = dropped_share * counts.layers * counts.experts_per_token * counts.feed_forward
-    products = each * (_multiplied(counts) - idle) + 6.0 * adapters
-    six_n = each * (counts.active - idle) + 6.0 * adapters
+    products = per_parameter * (_multiplied(counts) - idle) + 6.0 * adapters
+    six_n = per_parameter * (counts.active - idle) + 6.0 * adapters
     return Flops(
         six_n=six_n,
         causal=products + attention / 2,
@@ -200,15 +200,15 @@ def stage_work(model: Model, training: Training) -> StageWork:
         share = training.generated_tokens / model.sequence_length
         head = 2.0 * (counts.final_norm + matrix) * share
         return StageWork(float(positions), 2.0 * weights + attention, head)
-    each, adapters, rows = 6.0, 0.0, model.hidden_size + 2 * positions
+    per_parameter, adapters, rows = 6.0, 0.0, model.hidden_size + 2 * positions
     if training.workload == "lora":
-        each, rows = 4.0, positions
+        per_parameter, rows = 4.0, positions
         adapters = adapter_parameters(model, training.lora_rank) / model.layers
-    layer = each * weights + 6.0 * adapters + 3.0 * attention
+    layer = per_parameter * weights + 6.0 * adapters + 3.0 * attention
     if training.recomputation == "full":
         layer += 2.0 * (weights + adapters) + attention
     loss = _LOSS_FLOPS * model.padded_vocabulary_size
-    return StageWork(float(rows), layer, each * (counts.final_norm + matrix) + loss)
+    return StageWork(float(rows), layer, per_parameter * (counts.final_norm + matrix) + loss)
 
 
 #: FLOPs of the cross entropy for each logit, in both passes

@@ -93,7 +93,7 @@ class NodeNow:
     def hottest_c(self) -> float | None:
         """Temperature of the hottest GPU, in °C; None if no GPU has a reading."""
         read = (gpu.readings.get("temperature_c") for gpu in self.gpus)
-        return max((each for each in read if each is not None), default=None)
+        return max((temperature for temperature in read if temperature is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -156,15 +156,15 @@ class Watcher:
         known_mark, known = self._ended.get((cell, run), (None, None))
         if known is not None and mark == known_mark:
             return RunNow(known)
-        found = status.status(cell, run, directory, planned)
-        if found.state in ("finished", "failed", "again"):
-            self._ended[cell, run] = (mark, found)
-        if found.state not in _UNDER_WAY:
-            return RunNow(found)
+        run_status = status.status(cell, run, directory, planned)
+        if run_status.state in ("finished", "failed", "again"):
+            self._ended[cell, run] = (mark, run_status)
+        if run_status.state not in _UNDER_WAY:
+            return RunNow(run_status)
         asked = read_record(paths.cell, Cell)
         training = asked.training
         return RunNow(
-            found,
+            run_status,
             None
             if run == results.PROFILED_RUN
             else training.warmup_steps + training.measured_steps,
@@ -179,10 +179,10 @@ class Watcher:
 def _mark(path: Path) -> object:
     """A value that changes with the file's content; None if there is no file."""
     try:
-        found = path.stat()
+        file_stat = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return file_stat.st_mtime_ns, file_stat.st_size, file_stat.st_ino
 
 
 def tokens_per_s(paths: RunPaths, replicas: int) -> float | None:
@@ -211,26 +211,26 @@ def node_now(paths: RunPaths, node: str, gpus_per_package: int, now_unix_s: floa
     samples = _newest_row(paths.gpu_samples(node), GPU_SAMPLES, gpus, after)
     counters = _newest_counters(paths.gpu_counters(node), gpus, start.missing, after)
     host = _newest_row(paths.host_samples(node), HOST_SAMPLES, range(1), after)
-    found = []
+    gpus_now = []
     for gpu in gpus:
         own = start.power_sensor(gpu, gpus_per_package) == gpu
         read = counters[gpu] | samples[gpu]
         kept = {name: value for name, value in read.items() if own or name not in _OF_PACKAGE}
-        found.append(GpuNow(gpu, kept, own))
+        gpus_now.append(GpuNow(gpu, kept, own))
     sampled = _time(last) if last else None
-    return NodeNow(node, start.source, sampled, tuple(found), host[0])
+    return NodeNow(node, start.source, sampled, tuple(gpus_now), host[0])
 
 
 def _newest_row(
     path: Path, columns: Sequence[Column], gpus: range, after_unix_s: float
 ) -> dict[int, dict[str, float]]:
     """GPU → readings of its last row. An empty field there means that the reading failed."""
-    found: dict[int, dict[str, float]] = {}
+    newest: dict[int, dict[str, float]] = {}
     for gpu, row in _fresh_rows(path, columns, after_unix_s):
-        found.setdefault(gpu, _numbers(row))
-        if len(found) >= len(gpus):
+        newest.setdefault(gpu, _numbers(row))
+        if len(newest) >= len(gpus):
             break
-    return {gpu: found.get(gpu, {}) for gpu in gpus}
+    return {gpu: newest.get(gpu, {}) for gpu in gpus}
 
 
 def _newest_counters(
@@ -241,16 +241,16 @@ def _newest_counters(
     Rows are read backwards until every column has a value, except those in ``missing``.
     """
     wanted = sum(column.name not in (*_PLACE, *missing) for column in GPU_COUNTERS)
-    found: dict[int, dict[str, float]] = {gpu: {} for gpu in gpus}
+    newest: dict[int, dict[str, float]] = {gpu: {} for gpu in gpus}
     incomplete = set(gpus)
     for gpu, row in _fresh_rows(path, GPU_COUNTERS, after_unix_s):
         if gpu in incomplete:
-            found[gpu] = _numbers(row) | found[gpu]
-            if len(found[gpu]) >= wanted:
+            newest[gpu] = _numbers(row) | newest[gpu]
+            if len(newest[gpu]) >= wanted:
                 incomplete.discard(gpu)
                 if not incomplete:
                     break
-    return found
+    return newest
 
 
 def _fresh_rows(

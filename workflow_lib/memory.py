@@ -126,7 +126,7 @@ def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstima
     stages differ."""
     of_workload = _generating if training.workload == "inference" else _training
     ranks = (of_workload(model, degrees, training, rank) for rank in range(degrees.pp))
-    return max(ranks, key=lambda each: each.with_room)
+    return max(ranks, key=lambda estimated: estimated.with_room)
 
 
 def _runtime_bytes(degrees: Degrees) -> float:

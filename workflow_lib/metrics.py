@@ -87,8 +87,8 @@ FAMILIES = tuple(
     dict.fromkeys(
         (
             *(_RUNS, _FAILED, _STEPS_DONE, _STEPS_ASKED, _SPEED, _SAMPLED),
-            *(each.family for each in OF_NODE.values()),
-            *(each.family for each in OF_GPU.values()),
+            *(reading.family for reading in OF_NODE.values()),
+            *(reading.family for reading in OF_GPU.values()),
             _HELD,
         )
     )

@@ -55,18 +55,18 @@ def nodes_of(partition: str, excluded: Sequence[str]) -> list[Node]:
     """
     names = set()
     if excluded:
-        told = _output("scontrol", "show", "hostnames", ",".join(excluded))
-        names = {line.strip() for line in told.splitlines()}
-    told = _output(
+        hostnames = _output("scontrol", "show", "hostnames", ",".join(excluded))
+        names = {line.strip() for line in hostnames.splitlines()}
+    listing = _output(
         "sinfo", "--noheader", "--Node", f"--partition={partition}", f"--format={_ASKED}"
     )
     # A site's wrapper of sinfo may print lines of its own.
-    found = [match for line in told.splitlines() if (match := _LINE.fullmatch(line.strip()))]
-    if not found and (unknown := [line for line in told.splitlines() if line.count("|") == 7]):
+    matches = [match for line in listing.splitlines() if (match := _LINE.fullmatch(line.strip()))]
+    if not matches and (unknown := [line for line in listing.splitlines() if line.count("|") == 7]):
         raise NoAnswerError(
             f"sinfo: it says of a node {shown(unknown[0])}, which is not understood"
         )
-    return [node for node in map(_node, found) if node.name not in names]
+    return [node for node in map(_node, matches) if node.name not in names]
 
 
 def differences(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:

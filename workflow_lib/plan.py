@@ -81,14 +81,14 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
 def _predicted(prediction: Prediction | None) -> dict[str, Any]:
     if prediction is None:
         return {}
-    found: dict[str, Any] = {"predicted_against": prediction.against}
+    columns: dict[str, Any] = {"predicted_against": prediction.against}
     for name in ("time_gain", "energy_gain"):
         ends = "", "_low", "_high"
-        found |= {
+        columns |= {
             f"predicted_{name}{end}": value
             for end, value in zip(ends, getattr(prediction, name), strict=True)
         }
-    return found
+    return columns
 
 
 def of_platform(
@@ -157,10 +157,10 @@ def refuse_idle(sweep: Sweep, directory: Path) -> None:
 def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[str]:
     """What the planned sweeps allow and nobody is likely to want. ``machine_bytes`` is the memory
     of this machine."""
-    said = []
+    messages = []
     for sweep in sweeps:
         path = study.directory / "sweeps" / f"{sweep.spec}.yaml"
-        said += [
+        messages += [
             f"{path}: exclude.{idle_exclusion}: fits no cell"
             for idle_exclusion in sweep.idle_exclusions
         ]
@@ -174,11 +174,11 @@ def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[
             and planned.cell.hardware.gpu_memory_bytes is None
         ]
         if large := [need for need in needs if need > machine_bytes]:
-            said.append(
+            messages.append(
                 f"{path}: {counted(len(large), 'cell')} would need up to {max(large) / 1e9:.0f} GB "
                 f"on a CPU, and this machine has {machine_bytes / 1e9:.0f} GB"
             )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(messages))
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -32,7 +32,9 @@ def describe(
     rows = list(plan.iter_rows(named=True))
     names = dict(zip((row["cell"] for row in rows), labels(rows), strict=True))
     several = len({name for row in rows for name in _sweeps(row)}) > 1
-    each = {name: list(own.iter_rows(named=True)) for name, own in (by_sweep or {}).items()}
+    rows_by_sweep = {
+        name: list(own.iter_rows(named=True)) for name, own in (by_sweep or {}).items()
+    }
     runnable = [row for row in rows if row["feasible"]]
     others = [row for row in rows if not row["feasible"]]
     parts = [_feasible(runnable, names, several)]
@@ -44,8 +46,8 @@ def describe(
         ]
         parts.append(tabulate(lines, heads, disable_numparse=True))
     parts.append(left_out(rows))
-    if len(each) > 1:
-        parts.append(_by_sweep(rows, each))
+    if len(rows_by_sweep) > 1:
+        parts.append(_by_sweep(rows, rows_by_sweep))
     if emulated := cell_axes.emulated_in_words(rows):
         parts.append(emulated)
     profiled = sum(row["profiled_steps"] > 0 for row in runnable)
@@ -143,19 +145,22 @@ def _why_unknown(rows: Sequence[Row]) -> str:
     )
 
 
-def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
+def _by_sweep(rows: Sequence[Row], rows_by_sweep: Mapping[str, Sequence[Row]]) -> str:
     """A table of the cells, runs and GPU-hours of each sweep. A cell of two sweeps counts in both,
     but runs once."""
-    lines = [[name, len(own), _runs(own), _shown_hours(_hours(own))] for name, own in each.items()]
+    lines = [
+        [name, len(own), _runs(own), _shown_hours(_hours(own))]
+        for name, own in rows_by_sweep.items()
+    ]
     headers = ["sweep", "cells", "runs", "GPU-hours"]
     text = tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3))
     shared = [row for row in rows if len(_sweeps(row)) > 1]
     if not shared:
         return str(text)
-    of_each, once = [_hours(own) for own in each.values()], _hours(rows)
+    of_sweeps, once = [_hours(own) for own in rows_by_sweep.values()], _hours(rows)
     hours = ""
-    if once is not None and None not in of_each:
-        added = sum(hour for hour in of_each if hour is not None)
+    if once is not None and None not in of_sweeps:
+        added = sum(hour for hour in of_sweeps if hour is not None)
         hours = (
             f": the sweeps add up to {_shown_hours(added)} GPU-hours, and the plan to "
             f"{_shown_hours(once)}"
@@ -180,31 +185,31 @@ def _default(default: tuple[str, pl.DataFrame] | None) -> str:
         )
     names = list(dict.fromkeys(name for row in rows for name in _sweeps(row)))
     hours = _hours(rows)
-    told = "an unknown number of" if hours is None else _shown_hours(hours)
+    shown = "an unknown number of" if hours is None else _shown_hours(hours)
     sweeps = f"the sweep{'' if len(names) == 1 else 's'} {', '.join(names)}"
     return (
         f"`{command}` runs {sweeps}, which config.yaml chooses: {counted(_runs(rows), 'run')}, "
-        f"{told} GPU-hours.\n"
+        f"{shown} GPU-hours.\n"
     )
 
 
 def _sources(feasible: Sequence[Row]) -> str:
     """Lines that say where the step times come from; each begins a new line."""
     counts = Counter(row["step_time_source"] for row in feasible if row["step_time_source"])
-    said = []
+    lines = []
     if projected := counts.pop("projected", 0):
-        said.append(
+        lines.append(
             f"{counted(projected, 'step time')} with intervals of 90 %: projected from runs of "
             "this workflow on that GPU and published ones."
         )
-        said += [
+        lines += [
             f"{counted(count, 'interval')} for {INTERVAL_KINDS[kind]}."
             for kind, count in Counter(
                 row["step_time_kind"] for row in feasible if row["step_time_kind"]
             ).items()
         ]
-    said += [
+    lines += [
         f"{counted(count, 'step time')} without an interval: {source}, and no communication."
         for source, count in counts.items()
     ]
-    return "".join(f"\n{each}" for each in said)
+    return "".join(f"\n{line}" for line in lines)

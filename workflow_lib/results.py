@@ -64,8 +64,8 @@ def sweep_paths(results: Path, sweep: str) -> SweepPaths:
 def comparisons(results: Path, sweep: str = "*") -> list[Path]:
     """The directories of existing comparisons: all, or those of one sweep with another."""
     directory = results / "comparisons"
-    found = {*directory.glob(f"{sweep}_vs_*"), *directory.glob(f"*_vs_{sweep}")}
-    return sorted(each for each in found if each.is_dir())
+    directories = {*directory.glob(f"{sweep}_vs_*"), *directory.glob(f"*_vs_{sweep}")}
+    return sorted(path for path in directories if path.is_dir())
 
 
 def check_directory(results: Path, platform: str, digest: str) -> Path:
@@ -97,20 +97,20 @@ def code_directory(results: Path) -> Path:
 def nearest_existing(path: Path) -> Path:
     """The path, or the lowest of its parents that exists. ``Path.exists`` raises PermissionError
     below a directory that may not be looked into."""
-    return next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
+    return next(candidate for candidate in (path, *path.parents) if os.access(candidate, os.F_OK))
 
 
 def broken_link(path: Path) -> str | None:
     """Says, in a sentence, that a path leads over a link to what is not there; None if it does not.
     Such a path cannot be made: the link is in the way."""
-    for each in (path, *path.parents):
-        if os.access(each, os.F_OK):
+    for candidate in (path, *path.parents):
+        if os.access(candidate, os.F_OK):
             break
         with contextlib.suppress(PermissionError):
-            if each.is_symlink():
+            if candidate.is_symlink():
                 return (
-                    f"{each} is a link to {each.readlink()}, which is not there: mount or make "
-                    "that directory, or remove the link"
+                    f"{candidate} is a link to {candidate.readlink()}, which is not there: mount "
+                    "or make that directory, or remove the link"
                 )
     return None
 

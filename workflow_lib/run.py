@@ -80,7 +80,7 @@ def snakemake_command(
             "--brief says how far sweeps are: name them, as in `triptych run demo --brief`, and "
             "leave out --dry-run"
         )
-    if any(each == "--config" or each.startswith("--config=") for each in rest):
+    if any(option == "--config" or option.startswith("--config=") for option in rest):
         raise ConfigError(
             "--config goes before the --, as a directory; to change other settings of "
             "config/config.yaml, use snakemake --profile … --config itself"
@@ -115,8 +115,8 @@ def _platform(
             f"{', '.join(platforms)}; `triptych plan --platform h200` lists sweeps"
         )
     if len(meant) > 1:
-        said = ", ".join(f"{name} means {platform}" for platform, name in meant.items())
-        raise ConfigError(f"one command runs one platform: {said}; give a command for each")
+        meanings = ", ".join(f"{name} means {platform}" for platform, name in meant.items())
+        raise ConfigError(f"one command runs one platform: {meanings}; give a command for each")
     return next(iter(meant))
 
 

@@ -52,8 +52,8 @@ def printable(text: str, letters: int | None = None) -> str:
     """
     cut = letters is not None and len(text) > letters
     kept = "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in (text[:letters] if cut else text)
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in (text[:letters] if cut else text)
     )
     return f"{kept}…" if cut else kept
 
@@ -101,14 +101,14 @@ def is_secret(name: str, value: str) -> bool:
     return secret and not _NUMBER.fullmatch(value)
 
 
-def _without_user(found: re.Match[str]) -> str:
-    return f"{found['scheme'] or ''}{HIDDEN}@"
+def _without_user(match: re.Match[str]) -> str:
+    return f"{match['scheme'] or ''}{HIDDEN}@"
 
 
-def _without_value(found: re.Match[str]) -> str:
-    name = found["name"].strip("-").replace("-", "_")
-    value = HIDDEN if is_secret(name, found["value"]) else found["value"]
-    return f"{found['name']}{found['between']}{value}"
+def _without_value(match: re.Match[str]) -> str:
+    name = match["name"].strip("-").replace("-", "_")
+    value = HIDDEN if is_secret(name, match["value"]) else match["value"]
+    return f"{match['name']}{match['between']}{value}"
 
 
 def private_directory(within: Path, name: str) -> Path:
@@ -126,8 +126,8 @@ def private_directory(within: Path, name: str) -> Path:
 
 def _is_private(directory: Path) -> bool:
     try:
-        found = directory.lstat()  # a link could lead to any directory of this user's
+        attributes = directory.lstat()  # a link could lead to any directory of this user's
     except FileNotFoundError:  # removed since it was listed
         return False
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return own and not stat.S_IMODE(found.st_mode) & 0o077
+    own = stat.S_ISDIR(attributes.st_mode) and attributes.st_uid == os.geteuid()
+    return own and not stat.S_IMODE(attributes.st_mode) & 0o077

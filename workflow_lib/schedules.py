@@ -84,11 +84,11 @@ def _zero_bubble_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Pass]:
     """Down through the ranks' first chunks, and up through their second ones."""
     down, up = rank, 2 * ranks - 1 - rank
     counts: Counter[tuple[Kind, int]] = Counter()
-    found: list[Pass] = []
+    passes: list[Pass] = []
 
     def add(stage: int, *kinds: Kind) -> None:
         for kind in kinds:
-            found.append(Pass(kind, stage, counts[kind, stage]))
+            passes.append(Pass(kind, stage, counts[kind, stage]))
             counts[kind, stage] += 1
 
     # With fewer micro-batches the order is that of as many as fill the ranks, without the others.
@@ -113,7 +113,7 @@ def _zero_bubble_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Pass]:
     for stage in (up, down):
         while counts["W", stage] < full:
             add(stage, "W")
-    return (each for each in found if each.micro_batch < micro_batches)
+    return (one_pass for one_pass in passes if one_pass.micro_batch < micro_batches)
 
 
 def forward_share(training: Training) -> float:

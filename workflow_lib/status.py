@@ -137,7 +137,7 @@ def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
     ended = read_if_there(paths.ended, EndedRecord)
     outcome = read_outcome(paths)
     state, since = _state(paths, job, ended, outcome)
-    said = outcome or ended
+    record = outcome or ended
     return RunStatus(
         cell=cell,
         run=run,
@@ -145,8 +145,8 @@ def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
         planned=planned,
         outcome=outcome.outcome.value if outcome else None,
         cause=outcome.cause if outcome else None,
-        nodes=said.nodes if said else tuple(paths.sampled_nodes()),
-        job_id=job.job_id if job else (said.job_id if said else None),
+        nodes=record.nodes if record else tuple(paths.sampled_nodes()),
+        job_id=job.job_id if job else (record.job_id if record else None),
         since_unix_s=since,
         attempt=1 + sum(1 for _ in paths.attempts.glob("*")),
         steps_done=_steps_done(paths),
@@ -221,13 +221,13 @@ def run_again(runs: Iterable[RunStatus]) -> list[RunStatus]:
     ``attempts/``.
     """
     chosen = [run for run in runs if run.state in ("finished", "again", "failed")]
-    for each in chosen:
-        paths = RunPaths(Path(each.directory))
-        if each.state == "finished":
+    for run in chosen:
+        paths = RunPaths(Path(run.directory))
+        if run.state == "finished":
             paths.outcome.rename(paths.failure)
     return [
-        dataclasses.replace(each, state="again") if each.state == "finished" else each
-        for each in chosen
+        dataclasses.replace(run, state="again") if run.state == "finished" else run
+        for run in chosen
     ]
 
 
@@ -235,35 +235,35 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
     """The runs as a table, and the number of runs in each state or with each outcome."""
     rows = [
         [
-            each.cell,
-            results.run_name(each.run),
-            each.state_or_outcome,
-            ago(each.since_unix_s, now_unix_s),
-            each.job_id or "",
-            " ".join(each.nodes),
-            _what(each),
+            run.cell,
+            results.run_name(run.run),
+            run.state_or_outcome,
+            ago(run.since_unix_s, now_unix_s),
+            run.job_id or "",
+            " ".join(run.nodes),
+            _what(run),
         ]
-        for each in runs
+        for run in runs
     ]
     headers = ["cell", "run", "state", "for", "job", "nodes", "what"]
     counts = Counter(run.state_or_outcome for run in runs)
-    said = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
+    states = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
     failed = [
         f"{run.directory}: read {run.log}" for run in runs if run.state == "failed" and run.log
     ]
     parts = [tabulate(rows, headers, disable_numparse=True), "\n".join(failed)]
     if not runs:
         return "no run fits the choice"
-    return "\n\n".join([*filter(None, parts), f"{counted(len(runs), 'run')}: {said}"])
+    return "\n\n".join([*filter(None, parts), f"{counted(len(runs), 'run')}: {states}"])
 
 
-def _what(each: RunStatus) -> str:
-    attempt = f"attempt {each.attempt}" if each.attempt > 1 else ""
-    steps = f"{counted(each.steps_done, 'step')} done" if each.steps_done is not None else ""
-    said = [attempt, steps] if each.cause is None else [_shortened(each.cause)]
-    if each.state == "again":
-        said = [f"was {each.outcome}; the workflow will run it again"]
-    return ", ".join(filter(None, [*said, "" if each.planned else "no sweep's plan has it now"]))
+def _what(run: RunStatus) -> str:
+    attempt = f"attempt {run.attempt}" if run.attempt > 1 else ""
+    steps = f"{counted(run.steps_done, 'step')} done" if run.steps_done is not None else ""
+    parts = [attempt, steps] if run.cause is None else [_shortened(run.cause)]
+    if run.state == "again":
+        parts = [f"was {run.outcome}; the workflow will run it again"]
+    return ", ".join(filter(None, [*parts, "" if run.planned else "no sweep's plan has it now"]))
 
 
 def _shortened(text: str) -> str:
@@ -291,7 +291,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
     repeated = functools.partial(parser.add_argument, action="append", default=[])
     repeated("--state", choices=STATES, help="only runs in this state; may be given again")
-    outcomes = [each.value for each in Outcome]
+    outcomes = [outcome.value for outcome in Outcome]
     repeated("--outcome", choices=outcomes, help="only runs that ended so; may be given again")
     repeated("--cell", help="only these cells: the beginning of an id, or a pattern with *")
     repeated("--node", help="only runs on this node; may be given again")
@@ -308,8 +308,8 @@ def main(
     """Print the status; returns the exit code: 1 if something could not be read."""
     options = command_line(prog).parse_args(arguments)
     if not results.may_list(options.results):
-        said = f"{options.results} is not a directory that you may read; give --results"
-        print(printable(f"triptych: {said}"), file=sys.stderr)
+        message = f"{options.results} is not a directory that you may read; give --results"
+        print(printable(f"triptych: {message}"), file=sys.stderr)
         return 1
     chosen = (options.state, options.outcome, options.cell, options.node)
     if options.again and not any(chosen):
@@ -337,10 +337,10 @@ def main(
             print(json.dumps(dataclasses.asdict(run)))
         return int(bool(problems))
     if runs or any(chosen):
-        said = describe(runs, time.time())
+        text = describe(runs, time.time())
     else:
-        said = f"{options.results} holds no run, and no plan of one"
-    print(printable(said))
+        text = f"{options.results} holds no run, and no plan of one"
+    print(printable(text))
     if options.again:
         print(
             "A snakemake command whose sweeps ask for these runs them again; each keeps this "

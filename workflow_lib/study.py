@@ -90,7 +90,7 @@ class Study:
         """A sweep's file and the files that it refers to, as paths below ``directory``; of a sweep
         for all platforms only the file of ``platform``."""
         spec = self.sweeps[sweep]
-        models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
+        models = [*(entry.models for entry in spec.matrix), *(out.model for out in spec.exclude)]
         named = {
             "data": set(spec.all_data),
             "models": {name for model in models if model is not None for name in values(model)},
@@ -219,13 +219,15 @@ def check_references(sweep: SweepSpec, study: Study) -> None:
         ("training.trainer", sweep.training.trainer, "trainer", trainers),
     ]
     cooled = [("protocol", sweep.protocol.cool_down, platforms)]
-    for place, entry in ((f"matrix.{number}", each) for number, each in enumerate(sweep.matrix)):
+    for number, entry in enumerate(sweep.matrix):
+        place = f"matrix.{number}"
         named.append((f"{place}.models", entry.models, "model", study.models))
         named.append((f"{place}.data", entry.data, "data", study.data))
         named.append((f"{place}.platforms", entry.platforms, *own))
         named.append((f"{place}.trainer", entry.trainer, "trainer", trainers))
         cooled.append((place, entry.cool_down, values(entry.platforms or platforms)))
-    for place, out in ((f"exclude.{number}", each) for number, each in enumerate(sweep.exclude)):
+    for number, out in enumerate(sweep.exclude):
+        place = f"exclude.{number}"
         named.append((f"{place}.data", out.data, "data", study.data))
         named.append((f"{place}.model", out.model, "model", study.models))
         named.append((f"{place}.trainer", out.trainer, "trainer", trainers))

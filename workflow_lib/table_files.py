@@ -72,10 +72,10 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
             raise RecordError(f"{path}: {error}; {_REMEDY}") from None
         return frame
     for name in (*expected, *frame.columns):
-        found = frame.schema.get(name)
-        if found != expected.get(name):
+        stored = frame.schema.get(name)
+        if stored != expected.get(name):
             raise RecordError(
-                f"{path}: column {name!r} is {found}, expected {expected.get(name)}; "
+                f"{path}: column {name!r} is {stored}, expected {expected.get(name)}; "
                 "it was written by another version: make it again"
             )
     return frame.select(expected)

@@ -45,8 +45,8 @@ def frame(snapshot: Snapshot, root: Path) -> RenderableType:
         parts += [Padding(_of_run(run, now), (0, 0, 0, 2)), Padding(_nodes(run, now), (0, 0, 0, 4))]
     if failed:
         parts.append(_text("\nfailed", "bold"))
-    latest = sorted(failed, key=lambda each: each.since_unix_s or 0.0, reverse=True)
-    parts += [Padding(_of_failure(each, now), (0, 0, 0, 2)) for each in latest[:_SHOWN]]
+    latest = sorted(failed, key=lambda failure: failure.since_unix_s or 0.0, reverse=True)
+    parts += [Padding(_of_failure(failure, now), (0, 0, 0, 2)) for failure in latest[:_SHOWN]]
     if len(failed) > _SHOWN:
         more = counted(len(failed) - _SHOWN, "more run")
         parts.append(Text(f"  {more} failed: triptych status --state failed"))
@@ -57,25 +57,26 @@ def frame(snapshot: Snapshot, root: Path) -> RenderableType:
 
 def _headline(snapshot: Snapshot, root: Path) -> Text:
     states = Counter(run.status.state_or_outcome for run in snapshot.runs)
-    told = ", ".join(f"{state} {number}" for state, number in sorted(states.items()))
+    parts = [f"{state} {number}" for state, number in sorted(states.items())]
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.taken_unix_s))
     runs = counted(len(snapshot.runs), "run")
     if unreadable := len(snapshot.problems):
-        told = ", ".join(filter(None, [told, f"{counted(unreadable, 'file')} cannot be read"]))
-    return _text(f"{clock}  {root}  {runs}: {told or 'nothing was planned here'}", "bold")
+        parts.append(f"{counted(unreadable, 'file')} cannot be read")
+    summary = ", ".join(parts) or "nothing was planned here"
+    return _text(f"{clock}  {root}  {runs}: {summary}", "bold")
 
 
 def _of_run(run: RunNow, now_unix_s: float) -> Text:
     """A run's name, progress and speed."""
     status = run.status
     done = "no step" if status.steps_done is None else f"step {status.steps_done}"
-    told = [
+    parts = [
         done if run.steps_asked is None else f"{done} of {run.steps_asked}",
         "" if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f} tokens/s",
         f"job {status.job_id}" if status.job_id else "",
         f"{status.state} for {ago(status.since_unix_s, now_unix_s)}",
     ]
-    return _text(f"{_name(status)}: {', '.join(filter(None, told))}")
+    return _text(f"{_name(status)}: {', '.join(filter(None, parts))}")
 
 
 def _nodes(run: RunNow, now_unix_s: float) -> RenderableType:
@@ -95,8 +96,8 @@ def _nodes(run: RunNow, now_unix_s: float) -> RenderableType:
 def _of_node(node: NodeNow, now_unix_s: float) -> list[Text]:
     if node.sampled_unix_s is None or now_unix_s - node.sampled_unix_s > FRESH_S:
         since = ago(node.sampled_unix_s, now_unix_s)
-        said = f"no reading for {since}" if since else "no reading yet"
-        return [Text("– W"), Text("– °C"), _text(said, "yellow")]
+        message = f"no reading for {since}" if since else "no reading yet"
+        return [Text("– W"), Text("– °C"), _text(message, "yellow")]
     power, hottest = node.gpu_power_w, node.hottest_c
     return [
         _text("– W" if power is None else f"{power:,.0f} W"),
@@ -110,14 +111,14 @@ def _held(node: NodeNow) -> Text:
     known = [gpu.throttled for gpu in node.gpus if gpu.throttled is not None]
     if not known:
         return Text("throttling not known")
-    counts = {reason: sum(each[reason] for each in known) for reason in _REASONS}
-    told = [
+    counts = {reason: sum(throttled[reason] for throttled in known) for reason in _REASONS}
+    parts = [
         f"{_REASONS[reason]} on {number} of {counted(len(known), 'GPU')}"
         for reason, number in counts.items()
         if number
     ]
     slowed = counts["thermal"] or counts["power_brake"]
-    return _text(", ".join(told) or "not throttled", "red" if slowed else "")
+    return _text(", ".join(parts) or "not throttled", "red" if slowed else "")
 
 
 def _of_failure(status: RunStatus, now_unix_s: float) -> Text:
@@ -163,8 +164,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
     options = command_line(prog).parse_args(arguments)
     root: Path = options.results
     if not results.may_list(root):
-        said = f"{root} is not a directory that you may read; give --results"
-        print(printable(f"triptych: {said}"), file=sys.stderr)
+        message = f"{root} is not a directory that you may read; give --results"
+        print(printable(f"triptych: {message}"), file=sys.stderr)
         return 1
     watcher = Watcher(root)
     if options.once or not sys.stdout.isatty():

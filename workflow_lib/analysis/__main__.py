@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             collect(chosen.plan, chosen.results, chosen.output)
     except (RecordError, OSError) as error:
-        said = f"{chosen.command}: {in_full(error)}"
-        print(printable(said, bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        message = f"{chosen.command}: {in_full(error)}"
+        print(printable(message, bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     return 0
 

@@ -170,25 +170,25 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str
     """Add the tables of a profiled run, and return the columns of CELLS that describe it. It has
     shares of time only if all its ``ranks`` left a trace."""
 
-    def told(outcome: str, cause: str) -> dict[str, Any]:
+    def profiled_columns(outcome: str, cause: str) -> dict[str, Any]:
         return {"profiled_outcome": outcome, "profiled_cause": str(cause)}
 
     ended = _ended(paths)
     if ended is None:
-        return told(NOT_RUN, _NOT_ENDED)
+        return profiled_columns(NOT_RUN, _NOT_ENDED)
     if ended.outcome is not Outcome.COMPLETED:
-        return told(ended.outcome.value, ended.cause)
+        return profiled_columns(ended.outcome.value, ended.cause)
     if not (paths.kernels.is_file() and paths.trace_times.is_file()):
         unread = Reason("traces_not_analysed")
-        return told(ended.outcome.value, unread)
+        return profiled_columns(ended.outcome.value, unread)
     kernels = read_table(paths.kernels, KERNELS)
     gathered.frames["kernels"].append(kernels)
     traces = read_table(paths.trace_times, TRACES)
     gathered.frames["traces"].append(traces)
     if traces.height < ranks:
         left = f"{traces.height} of {counted(ranks, 'rank')} left a trace"
-        return told(ended.outcome.value, Reason("traces_incomplete", left=left))
-    return told(ended.outcome.value, ended.cause) | profiled_shares(traces, kernels)
+        return profiled_columns(ended.outcome.value, Reason("traces_incomplete", left=left))
+    return profiled_columns(ended.outcome.value, ended.cause) | profiled_shares(traces, kernels)
 
 
 def _ended(paths: RunPaths) -> OutcomeRecord | None:
@@ -287,7 +287,7 @@ def _cell_row(
     counts = Counter(run["outcome"] for run in runs)
     row: dict[str, Any] = {
         **{name: cell[name] for name in _NAMES},
-        "emulated": next(filter(None, (each["emulated"] for each in (cell, *runs))), None),
+        "emulated": next(filter(None, (record["emulated"] for record in (cell, *runs))), None),
         "gpu_name": ", ".join(sorted({r["gpu_name"] for r in completed if r["gpu_name"]})) or None,
         "simulated": any(run["simulated"] for run in runs),
         "power_peak_sensor": "; ".join(peaks) or None,
@@ -316,16 +316,16 @@ def _cell_row(
 
 def cell_settings(completed: Sequence[Mapping[str, Any]]) -> str | None:
     """The settings of torch's allocator in completed runs; null if those of one are not known."""
-    found = {run["allocator"] for run in completed}
-    return None if None in found else "; ".join(sorted(found)) or None
+    settings = {run["allocator"] for run in completed}
+    return None if None in settings else "; ".join(sorted(settings)) or None
 
 
 def cell_pressure(completed: Sequence[Mapping[str, Any]]) -> bool | None:
     """Whether a completed run was under memory pressure; null if that is not known."""
-    found = {run["memory_pressure"] for run in completed}
-    if True in found:
+    pressures = {run["memory_pressure"] for run in completed}
+    if True in pressures:
         return True
-    return None if None in found or not found else False
+    return None if None in pressures or not pressures else False
 
 
 def _fate(cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

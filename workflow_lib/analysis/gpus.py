@@ -155,7 +155,7 @@ class Gpu:
 
     def _read(self, hardware: Hardware) -> Values:
         """The measures that are a plain statistic of a sensor's readings."""
-        found: Values = {}
+        values: Values = {}
         for measure in measures.read_from("gpu", "counters"):
             reading = measure.reading
             assert reading is not None  # read_from() returns only measures with a reading
@@ -166,15 +166,15 @@ class Gpu:
             if measure.sensor == "power":
                 problem = self._package_reason(hardware.gpus_per_package) or problem
             if reading.statistic == "increase":
-                found[measure.name] = scaled(self._increase(column), reading.factor)
+                values[measure.name] = scaled(self._increase(column), reading.factor)
             elif reading.statistic == "mean":
                 whole = self._of_look(column, "integral", problem)
                 mean = over(whole, self.window.duration_s)
-                found[measure.name] = scaled(mean, reading.factor)
+                values[measure.name] = scaled(mean, reading.factor)
             else:
                 value = self._of_look(column, reading.statistic, problem)
-                found[measure.name] = scaled(value, reading.factor)
-        return found
+                values[measure.name] = scaled(value, reading.factor)
+        return values
 
     def _of_look(self, quantity: str, name: str, problem: Reason | None) -> Known:
         """A statistic of a quantity, or null with ``problem`` as the reason."""

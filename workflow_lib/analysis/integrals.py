@@ -78,12 +78,12 @@ class _Readings:
         """The integral of each quantity up to each reading. The sum runs on from one GPU to the
         next, so only differences within one GPU have a meaning."""
         half_s = np.nan_to_num(self.next_s[:-1]) / 2
-        found = {}
+        integrals = {}
         for name, value in self.values.items():
-            found[name] = np.zeros(value.size)
+            integrals[name] = np.zeros(value.size)
             first = value[1:] if name in self.means else value[:-1]
-            np.cumsum(half_s * (first + value[1:]), out=found[name][1:])
-        return found
+            np.cumsum(half_s * (first + value[1:]), out=integrals[name][1:])
+        return integrals
 
     def until(self, sensors: Numbers, moments: Floats, names: Sequence[str]) -> list[Floats]:
         """The integral of each quantity up to each moment, NaN where readings do not reach."""
@@ -98,7 +98,7 @@ class _Readings:
         since = moments - self.times[before]
         # Before a GPU's first reading, the search finds the last reading of another GPU, or row 0.
         reached = (sensors == self.sensors[before]) & (since >= 0)
-        found = []
+        integrals = []
         for name in names:
             value, integral = self.values[name], self.integrals[name][before]
             at = value[after if name in self.means else before]
@@ -106,8 +106,8 @@ class _Readings:
             with np.errstate(invalid="ignore", divide="ignore"):
                 rise = since * since / self.next_s[before] * (value[after] - at) / 2
             inside = np.where(since == 0, integral, integral + since * at + rise)
-            found.append(np.where(reached, inside, np.nan))
-        return found
+            integrals.append(np.where(reached, inside, np.nan))
+        return integrals
 
 
 class Integrals:
@@ -183,10 +183,10 @@ class Integrals:
         ``last_unix_s`` and ``longest_gap_s``, as in :func:`metrics.over_window`; but the integral
         is null where readings do not reach both ends of the window.
         """
-        found: dict[str, dict[int, dict[str, Any]]] = {}
-        for readings in {id(each): each for each in self._of.values()}.values():
-            found |= _looks(readings, window)
-        return found
+        looks: dict[str, dict[int, dict[str, Any]]] = {}
+        for readings in {id(readings): readings for readings in self._of.values()}.values():
+            looks |= _looks(readings, window)
+        return looks
 
 
 def _looks(readings: _Readings, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
@@ -223,7 +223,7 @@ def _looks(readings: _Readings, window: Window) -> dict[str, dict[int, dict[str,
     begins, ends = (
         readings.until(gpus, np.full(gpus.size, moment), names) for moment in (start, end)
     )
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    looks: dict[str, dict[int, dict[str, Any]]] = {}
     for name, until_start, until_end in zip(names, begins, ends, strict=True):
         figures: list[list[Any]] = [_or_none(until_end - until_start), [], []]
         value = readings.values[name][inside]
@@ -232,13 +232,13 @@ def _looks(readings: _Readings, window: Window) -> dict[str, dict[int, dict[str,
             if inside.size:
                 extremes[places] = extreme.reduceat(value, at)
             figures[figure] = _or_none(extremes)
-        found[name] = {
+        looks[name] = {
             gpu: {**of_gpu, "integral": integral, "peak": peak, "lowest": lowest}
             for gpu, of_gpu, integral, peak, lowest in zip(
                 gpus.tolist(), shared, *figures, strict=True
             )
         }
-    return found
+    return looks
 
 
 def _runs(sensors: Numbers) -> tuple[Numbers, Numbers]:

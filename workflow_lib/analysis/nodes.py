@@ -170,8 +170,12 @@ def reduce_nodes(
                 gpu,
                 recording,
                 window,
-                {quantity: found[number] for quantity, found in looks.items() if number in found},
-                {counter: found.get(number) for counter, found in spans.items()},
+                {
+                    quantity: sensors[number]
+                    for quantity, sensors in looks.items()
+                    if number in sensors
+                },
+                {counter: sensors.get(number) for counter, sensors in spans.items()},
                 counted.get(number, _NOT_COUNTED),
                 recordings.power_sources.get(number),
                 recordings.refused.get(number, 0),
@@ -185,7 +189,7 @@ def reduce_nodes(
             for gpu in recording.gpus
         }
         itself = recordings.sensor(name, 0)
-        of_host = {column: found.get(itself) for column, found in host.items()}
+        of_host = {column: sensors.get(itself) for column, sensors in host.items()}
         values = _of_host(recording, of_host, window)
         values["node_energy_j"] = scaled(values["node_power_mean_w"], window.duration_s)
         values["idle_power_w"] = idle[name]
@@ -195,7 +199,7 @@ def reduce_nodes(
                 tuple(of_gpu(gpu).row(hardware) for gpu in recording.gpus),
                 _node_row(name, values),
                 reporting,
-                {phase: found.get(name, 0.0) for phase, found in phase_j.items()},
+                {phase: energy_j.get(name, 0.0) for phase, energy_j in phase_j.items()},
                 (
                     *(unused_row(of_gpu(gpu), hardware) for gpu in recording.unused),
                     *rows_of_others(recording),
@@ -210,13 +214,13 @@ def _throttled(
 ) -> dict[int, CountedThrottling]:
     """Sensor → shares of throttling by counters. Empty if a GPU of the run has none, because
     sampled and counted shares cannot be combined."""
-    found = {}
+    shares = {}
     for sensor in recordings.sensors():
         counted = counted_throttling({name: spans[name].get(sensor) for name in THROTTLE_COUNTERS})
         if counted is None:
             return {}
-        found[sensor] = counted
-    return found
+        shares[sensor] = counted
+    return shares
 
 
 def mean_over_spans(
@@ -262,7 +266,7 @@ def _energies_j(
 def _looks_at_hosts(recordings: Recordings, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
     """:func:`metrics.over_window` of each node's own quantities, as column → sensor → row."""
     host = recordings.host.rename({"sensor": "gpu"})
-    columns = {each.reading.column for each in measures.read_from("host") if each.reading}
+    columns = {measure.reading.column for measure in measures.read_from("host") if measure.reading}
     columns.add(_OWN_CPU_TIME)
     looks = {}
     for column in sorted(columns):
@@ -275,20 +279,20 @@ def _of_host(
     recording: Recording, looks: Mapping[str, Mapping[str, Any] | None], window: Window
 ) -> Values:
     """The measures of a node's own sensors and counters over the window."""
-    found: Values = {}
+    values: Values = {}
     for measure in measures.read_from("host"):
         reading = measure.reading
         assert reading is not None  # read_from() returns only measures with a reading
         look = looks[reading.column]
         if problem := _host_problem(recording, reading, look, window):
-            found[measure.name] = None, problem.of(recording.node)
+            values[measure.name] = None, problem.of(recording.node)
         elif look is not None:
             is_mean = reading.statistic == "mean"
             value = look["integral" if is_mean else reading.statistic]
             reason = _NONE_INSIDE.of(f"{recording.node}: {reading.column}")
             whole = over(known(value, reason), window.duration_s if is_mean else 1.0)
-            found[measure.name] = scaled(whole, reading.factor)
-    return found
+            values[measure.name] = scaled(whole, reading.factor)
+    return values
 
 
 def _host_problem(
@@ -331,7 +335,7 @@ def _idle_powers(
     and why."""
     edges = recordings.power_over_time.edges("power_w")
     read = {sensor: span for sensor, (span, _, _) in edges.items()}
-    found: dict[str, Known] = {}
+    powers: dict[str, Known] = {}
     windows: dict[str, Window] = {}
     reporting: dict[str, list[int]] = {node: [] for node in recordings.nodes}
     for sensor in recordings.sensors(hardware.gpus_per_package):
@@ -340,7 +344,7 @@ def _idle_powers(
         reason = recordings.nodes[node].why_absent("power_w")
         lacking = [recordings.place(sensor)[1] for sensor in sensors if sensor not in read]
         if lacking or not sensors:
-            found[node] = None, reason.of(f"{node} GPU {lacking[0]}") if lacking else reason
+            powers[node] = None, reason.of(f"{node} GPU {lacking[0]}") if lacking else reason
             continue
         begin_unix_s = max(
             before_training.start_unix_s, *(read[sensor].start_unix_s for sensor in sensors)
@@ -348,7 +352,7 @@ def _idle_powers(
         end_unix_s = min(begin_unix_s + idle_baseline_s, before_training.end_unix_s)
         window = Window(begin_unix_s, end_unix_s)
         if window.duration_s < _SHORTEST_IDLE_S:
-            found[node] = (
+            powers[node] = (
                 None,
                 Reason(
                     "idle_too_short",
@@ -358,10 +362,10 @@ def _idle_powers(
                 ),
             )
         elif any(read[sensor].end_unix_s < end_unix_s for sensor in sensors):
-            found[node] = None, Reason("idle_not_watched", node=node)
+            powers[node] = None, Reason("idle_not_watched", node=node)
         else:
             windows[node] = window
     for node, window in windows.items():
         energies = _integrals(recordings, reporting[node], "power_w", [window])[:, 0]
-        found[node] = sum(energies.tolist()) / window.duration_s, ""
-    return found
+        powers[node] = sum(energies.tolist()) / window.duration_s, ""
+    return powers

@@ -30,7 +30,7 @@ _ENVIRONMENT = {
 def check_readable(paths: Iterable[Path]) -> None:
     """Raise RecordError for the first of these files that polars cannot read within bounds of
     memory and time. Files that do not exist are skipped; whoever reads them reports that."""
-    there = [str(each.absolute()) for each in paths if each.is_file()]
+    there = [str(path.absolute()) for path in paths if path.is_file()]
     if not there:
         return
     command = [sys.executable, "-m", "workflow_lib.analysis.parquet_check"]

@@ -27,19 +27,19 @@ def sensor_values(nodes: Sequence[Node]) -> Values:
     gpus = [row for node in nodes for row in node.gpus]
     sensors = _power_sensors(nodes)
     orphan = gpu_without_sensor(nodes)
-    found: Values = {}
+    values: Values = {}
     for measure in MEASURES.values():
         if not measure.over:
             continue
         combine = COMBINE[measure.over]
         if measure.level == "node":
             rows: Sequence[Mapping[str, Any]] = [node.row for node in nodes]
-            found[measure.name] = combined(rows, measure.name, combine)
+            values[measure.name] = combined(rows, measure.name, combine)
         elif measure.sensor == "power":
-            found[measure.name] = combined(sensors, measure.name, combine, orphan)
+            values[measure.name] = combined(sensors, measure.name, combine, orphan)
         else:
-            found[measure.name] = combined(gpus, measure.name, combine)
-    return found
+            values[measure.name] = combined(gpus, measure.name, combine)
+    return values
 
 
 def power_values(
@@ -171,13 +171,13 @@ def peak_sensor(recordings: Sequence[Recording], nodes: Sequence[Node]) -> Known
     """The kind of readings from which the run's peak power is taken, of every GPU that reports
     power."""
     of_nodes = {recording.node: recording.start for recording in recordings}
-    found = {
+    kinds = {
         _peak_sensor(of_nodes[row["node"]], row)
         for node in nodes
         for row in node.gpus
         if row["power_source"] is not None
     }
-    return known("; ".join(sorted(found)) or None, Reason("no_power_source"))
+    return known("; ".join(sorted(kinds)) or None, Reason("no_power_source"))
 
 
 def _peak_sensor(start: TelemetryStart, row: Mapping[str, Any]) -> str:
@@ -232,7 +232,7 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
         metrics.median(window.duration_s for window in steps.phases[phase])
         for phase in ("prefill", "decode")
     )
-    found: Values = {
+    values: Values = {
         "prefill_time_s": known(prefill_s),
         "time_to_first_token_s": known(prefill_s),
         "prefill_tokens_per_s_per_gpu": known(batch * prompt / prefill_s / gpus),
@@ -244,9 +244,9 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
             *("decode_time_s", "decode_tokens_per_s_per_gpu", "time_per_output_token_s"),
             *("decode_energy_j", "decode_tokens_per_j", "decode_energy_per_token_j"),
         )
-        return found | dict.fromkeys(names, (None, reason))
+        return values | dict.fromkeys(names, (None, reason))
     decode_j, why = _energy_j(energy, nodes, "decode", decode_s)
-    found |= {
+    values |= {
         "decode_time_s": known(decode_s),
         "time_per_output_token_s": known(decode_s / later),
         "decode_tokens_per_s_per_gpu": known(batch * later / decode_s / gpus),
@@ -255,7 +255,7 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
     tokens = batch * later * len(steps.phases["decode"])
     if decode_j is not None and decode_j <= 0:
         decode_j, why = None, Reason("not_positive", measure="decode_energy_j", value=decode_j)
-    return found | {
+    return values | {
         "decode_tokens_per_j": known(None if decode_j is None else tokens / decode_j, why),
         "decode_energy_per_token_j": known(None if decode_j is None else decode_j / tokens, why),
     }

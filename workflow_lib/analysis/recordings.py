@@ -41,13 +41,13 @@ from workflow_lib.table_files import schema
 
 def _columns(file: measures.File) -> tuple[str, ...]:
     """The columns of a sampler's file that measures are read from."""
-    found = (each.reading.column for each in measures.read_from(file) if each.reading)
-    return tuple(dict.fromkeys(found))
+    names = (measure.reading.column for measure in measures.read_from(file) if measure.reading)
+    return tuple(dict.fromkeys(names))
 
 
 def _means(columns: Sequence[Column]) -> Collection[str]:
     """Those whose readings are means since the reading before."""
-    return {name for name, each in sampled(columns).items() if each.kind == "mean_since_last"}
+    return {name for name, column in sampled(columns).items() if column.kind == "mean_since_last"}
 
 
 #: power of at least this share of the limit counts as at the limit: on an H200 at its cap, the
@@ -122,9 +122,10 @@ class Recordings:
         of those that report the power of their package."""
         return [
             self.sensor(node, gpu)
-            for node, each in self.nodes.items()
-            for gpu in each.gpus
-            if gpus_per_package is None or each.start.power_sensor(gpu, gpus_per_package) == gpu
+            for node, recording in self.nodes.items()
+            for gpu in recording.gpus
+            if gpus_per_package is None
+            or recording.start.power_sensor(gpu, gpus_per_package) == gpu
         ]
 
     @cached_property
@@ -325,10 +326,10 @@ def _xid_events(
         absent[node].setdefault(
             "event", Reason("file_missing", file=f"telemetry/{files[node].name}")
         )
-    found: dict[str, Counter[int]] = {node: Counter() for node in there}
+    counts: dict[str, Counter[int]] = {node: Counter() for node in there}
     if there:
         events = read_files(list(there.values()), GPU_EVENTS, (*_TIMED, "event"))
         nodes = list(there)
         for place, gpu in events.filter(pl.col("event") == "xid").select("file", "gpu").iter_rows():
-            found[nodes[place]][gpu] += 1
-    return found
+            counts[nodes[place]][gpu] += 1
+    return counts

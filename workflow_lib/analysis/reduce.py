@@ -353,8 +353,8 @@ def _users_of_gpus(paths: RunPaths, steps: Steps) -> dict[str, dict[int, int]]:
             number = start.number_of(rank)
             if number is None:
                 raise RecordError(
-                    f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_told}, which is none "
-                    f"of the GPUs that {paths.telemetry_start(rank.node)} lists"
+                    f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_identity}, which is "
+                    f"none of the GPUs that {paths.telemetry_start(rank.node)} lists"
                 )
         gpu = len(gpus) if number is None else number
         if gpu in gpus:

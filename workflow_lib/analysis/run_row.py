@@ -46,18 +46,18 @@ def link_values(
     count is damaged.
     """
     counted_steps = steps.measured["step"].n_unique()
-    found: dict[tuple[str, int], Values] = {}
+    by_gpu: dict[tuple[str, int], Values] = {}
     for (node, gpu), rank in ranks.items():
         count = read_if_there(paths.link_count(rank), LinkCount)
         own = steps.rows.filter(pl.col("rank") == rank)
         reason = _why_not(count, own, steps.clocks.get(node))
         if count is None and steps.ranks[rank].parameters is None:
             reason = Reason("not_told")
-        found[node, gpu] = {
-            column: _bytes(count, each, counted_steps) if count and not reason else (None, reason)
-            for column, each in COLUMNS.items()
+        by_gpu[node, gpu] = {
+            column: _bytes(count, field, counted_steps) if count and not reason else (None, reason)
+            for column, field in COLUMNS.items()
         }
-    return found
+    return by_gpu
 
 
 def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | None) -> Why:
@@ -73,7 +73,7 @@ def _why_not(count: LinkCount | None, rows: pl.DataFrame, clock: NodeClock | Non
         return Reason(
             "link_steps_differ", counted=count.steps, first=count.first_step, recorded=len(counted)
         )
-    before, after = (corrected(each.unix_time_s, clock) for each in (count.before, count.after))
+    before, after = (corrected(end.unix_time_s, clock) for end in (count.before, count.after))
     earlier = rows.filter(pl.col("step") < count.first_step)["ended_unix_s"]
     late_s = [*(earlier - before), *(before - counted["started_unix_s"])]
     if max(*late_s, *(counted["ended_unix_s"] - after)) > _ROUNDING_S:
@@ -97,17 +97,18 @@ _EARLIER = Reason("of_earlier_version", lack="its ranks did not record their all
 def allocator_values(steps: Steps) -> Values:
     """The measures of a run: sums over ranks, whether there was pressure, and the settings."""
     counts = [counts_of_rank(steps, rank) for rank in steps.ranks]
-    found: Values = {name: _sum([count[name] for count in counts]) for name in COUNTS}
-    values = [found[name][0] for name in COUNTS]
+    known_values: Values = {name: _sum([count[name] for count in counts]) for name in COUNTS}
+    values = [known_values[name][0] for name in COUNTS]
     pressure = None if None in values else False
     if any(value is not None and value > 0 for count in counts for value, _ in count.values()):
         pressure = True
-    why: Why = next((found[name][1] for name in COUNTS if found[name][0] is None), "")
-    found["memory_pressure"] = known(pressure, why)
-    told = {rank.allocator for rank in steps.ranks}
+    why: Why = next((known_values[name][1] for name in COUNTS if known_values[name][0] is None), "")
+    known_values["memory_pressure"] = known(pressure, why)
+    allocators = {rank.allocator for rank in steps.ranks}
     absent: Why = next((_why_absent(rank) for rank in steps.ranks if rank.allocator is None), "")
-    found["allocator"] = known(None if None in told else "; ".join(sorted(map(str, told))), absent)
-    return found
+    settings = None if None in allocators else "; ".join(sorted(map(str, allocators)))
+    known_values["allocator"] = known(settings, absent)
+    return known_values
 
 
 def counts_of_rank(steps: Steps, rank: RankRecord) -> Values:
@@ -186,7 +187,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     """The measures of time, rate, model FLOPs, memory and loss."""
     times = metrics.step_times(steps.measured)
     rate = steps.tokens / steps.window.duration_s / cell.degrees.world_size
-    found: Values = {
+    values: Values = {
         "counted_steps": known(len(times)),
         "measured_duration_s": known(steps.window.duration_s),
         "step_time_s": known(metrics.median(times)),
@@ -202,9 +203,9 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
         of_step = losses.filter(pl.col("step") == step)["loss"]
         loss, why = loss_of_ranks(of_step.first(), of_step.min(), of_step.max())  # type: ignore[arg-type]
-        found[name] = known(loss, why and why.of(f"step {step}"))
-    found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
-    return found | _model_flops(cell, steps, rate, dropped)
+        values[name] = known(loss, why and why.of(f"step {step}"))
+    values["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
+    return values | _model_flops(cell, steps, rate, dropped)
 
 
 def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
@@ -270,14 +271,14 @@ def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float, dropped:
         )
     counts = flops_per_token(cell.model, cell.training, share or 0.0)
     peak = _peak(cell, steps, cell.training.precision)
-    found: Values = {
+    values: Values = {
         "model_tflops_per_s_per_gpu": known(tokens_per_s_per_gpu * counts.causal / 1e12)
     }
     for name, convention in _CONVENTIONS.items():
-        found[name] = _utilisation(tokens_per_s_per_gpu, getattr(counts, convention), peak)
+        values[name] = _utilisation(tokens_per_s_per_gpu, getattr(counts, convention), peak)
     bf16_peak = _peak(cell, steps, "bf16")
-    found["mfu_causal_bf16_peak"] = _utilisation(tokens_per_s_per_gpu, counts.causal, bf16_peak)
-    return found
+    values["mfu_causal_bf16_peak"] = _utilisation(tokens_per_s_per_gpu, counts.causal, bf16_peak)
+    return values
 
 
 def _utilisation(tokens_per_s_per_gpu: float, flops_per_token: float, peak: Known) -> Known:

@@ -82,7 +82,7 @@ def read_files(
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         _raise_for_bad_file(paths, bodies, there, required, str(error).splitlines()[0])
     # Hardly any file has one of these bytes, and to look for a byte takes no time.
-    if any(each in text for each in (b" ", b"\t", b"\r")) and _LEFT_OUT.search(text):
+    if any(byte in text for byte in (b" ", b"\t", b"\r")) and _LEFT_OUT.search(text):
         for path, body in zip(paths, bodies, strict=True):
             _check_lines(path, body, there, required)
     floats = [column.name for column in there if column.type is float]
@@ -102,7 +102,7 @@ def read_files(
                 seen = "the number of fields differs"
                 _raise_for_bad_file([path], [body], there, required, seen)
     empty = [pl.lit(None, kind).alias(name) for name, kind in schema(columns).items()]
-    lacking = [each for each in empty if each.meta.output_name() not in names]
+    lacking = [expression for expression in empty if expression.meta.output_name() not in names]
     whole = frame.with_columns(lacking).select(list(schema(columns))) if lacking else frame
     return whole.with_columns(file=pl.Series(files))
 
@@ -115,14 +115,14 @@ def _bodies(
     bodies = []
     for place, path in enumerate(paths):
         header, body = _parted(path)
-        found = read_header(header, columns)
-        if found is None or (place and found != there):
+        present = read_header(header, columns)
+        if present is None or (place and present != there):
             expected, seen = (
                 ",".join(c.name for c in there),
                 shown(header.decode("utf-8", "replace")),
             )
             raise RecordError(f"{path}:1: the header is {seen}, expected {expected!r}")
-        there = found
+        there = present
         bodies.append(body)
     return there, bodies
 

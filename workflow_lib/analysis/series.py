@@ -81,8 +81,8 @@ def series_rows(hardware: Hardware, steps: Steps, recordings: Recordings) -> pl.
             means[name] = _means(groups, of_rows[name].to_numpy()[inside], size)
     gpus = [
         {"node": node, "gpu": gpu, "airflow": airflow_of(gpu, hardware)}
-        for node, each in recordings.nodes.items()
-        for gpu in each.gpus
+        for node, recording in recordings.nodes.items()
+        for gpu in recording.gpus
     ]
     sensors = np.array(recordings.sensors())
     shown = sensors[:, None] * count + np.arange(count)
@@ -146,10 +146,10 @@ def step_rows(
         ("sm_clock_mhz", _OF_CLOCK, unknown),
     ]
     for quantity, columns, reason in readings:
-        found: Sequence[Mapping[str, Any] | Why] = [reason] * len(rows)
+        by_step: Sequence[Mapping[str, Any] | Why] = [reason] * len(rows)
         if recordings is not None and not reason:
-            found = _over_gpus(cell, recordings, quantity, windows, counted)
-        for row, window, figures in zip(rows, windows, found, strict=True):
+            by_step = _over_gpus(cell, recordings, quantity, windows, counted)
+        for row, window, figures in zip(rows, windows, by_step, strict=True):
             lacking: dict[str, Why] = row["missing"]
             if row["step_time_s"] is None:  # its beginning and end are not known
                 lacking |= dict.fromkeys(columns, lacking["step_time_s"])
@@ -195,11 +195,11 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
     )
     count, first = cell.degrees.world_size, steps.first
     rows = []
-    for told in frame.iter_rows(named=True):
-        window = Window(told.pop("start"), told.pop("end"))
+    for of_step in frame.iter_rows(named=True):
+        window = Window(of_step.pop("start"), of_step.pop("end"))
         row: dict[str, Any] = {
-            **told,
-            "counted": told["phase"] == "measured" and told["step"] >= first,
+            **of_step,
+            "counted": of_step["phase"] == "measured" and of_step["step"] >= first,
             "elapsed_s": window.start_unix_s - began,  # type: ignore[operator]
             "step_time_s": window.duration_s,
             "window": window,
@@ -244,14 +244,15 @@ def _over_gpus(
                 means[rows[sensor], place] = np.nan
     without = np.isnan(means)
     sums = means.sum(axis=0).tolist()
-    found: list[Mapping[str, Any] | Reason] = []
+    combined: list[Mapping[str, Any] | Reason] = []
     for place, total in enumerate(sums):
         if without[:, place].any():
             node, gpu = recordings.place(sensors[int(without[:, place].argmax())])
-            found.append(Reason("not_read_in_step", node=node, gpu=gpu, quantity=quantity))
+            combined.append(Reason("not_read_in_step", node=node, gpu=gpu, quantity=quantity))
             continue
         hottest = int(means[:, place].argmax())
         node, gpu = recordings.place(sensors[hottest])
         figures = {"sum": total, "mean": total / len(sensors)}
-        found.append({**figures, "highest": means[hottest, place].item(), "node": node, "gpu": gpu})
-    return found
+        figures["highest"] = means[hottest, place].item()
+        combined.append({**figures, "node": node, "gpu": gpu})
+    return combined

@@ -88,7 +88,8 @@ class Drift:
     def steady(self) -> bool | None:
         """Whether the changes are surely within the tolerance, or one is surely beyond it; None if
         neither is told."""
-        if any(each.is_beyond(self.tolerance) for each in (self.trend, self.bend, self.start)):
+        estimates = self.trend, self.bend, self.start
+        if any(estimate.is_beyond(self.tolerance) for estimate in estimates):
             return False
         # The margin of the start is that of single values, so it cannot show a small start.
         no_start = abs(self.start.change) <= max(self.start.margin, self.tolerance)
@@ -137,8 +138,8 @@ def drift(series: Series) -> Drift | None:
     if level == 0:
         return None
     values = np.array(series.values) / level
-    found = change(values.tolist())
-    return Drift(found.trend, found.bend, _start(values), series.tolerance)
+    changes = change(values.tolist())
+    return Drift(changes.trend, changes.bend, _start(values), series.tolerance)
 
 
 def _start(values: Floats) -> Estimate:
@@ -175,17 +176,17 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
         ("power_drift", "power", power, power_reason),
         ("temperature_drift_c", "temperature", temperature, temperature_reason),
     ):
-        found = None if series is None else drift(series)
-        why = unread if series is None or found else _why_no_drift(series, quantity)
-        drifts.append(found)
+        series_drift = None if series is None else drift(series)
+        why = unread if series is None or series_drift else _why_no_drift(series, quantity)
+        drifts.append(series_drift)
         reasons.append(why)
         plain, unit = name.removesuffix("_c"), "_c" if name.endswith("_c") else ""
-        trend = found and found.trend
+        trend = series_drift and series_drift.trend
         values[name] = known(trend and _rounded(trend.change), why)
         values[f"{plain}_margin{unit}"] = known(trend and _rounded(trend.margin), why)
-    verdicts = [None if each is None else each.steady for each in drifts]
+    verdicts = [None if own is None else own.steady for own in drifts]
     steady = False if False in verdicts else True if all(verdicts) else None
-    values["steady"] = known(steady, next(filter(None, reasons), "") or _not_told(drifts))
+    values["steady"] = known(steady, next(filter(None, reasons), "") or _within_noise(drifts))
     return values
 
 
@@ -201,11 +202,11 @@ def _rounded(value: float) -> float:
     return round(value, _DECIMALS) + 0.0  # which -0.0 is not
 
 
-def _not_told(drifts: Sequence[Drift | None]) -> Reason:
+def _within_noise(drifts: Sequence[Drift | None]) -> Reason:
     """Which quantities may have changed by more than matters, and what would tell."""
     named = zip(("step time", "power", "temperature"), drifts, strict=True)
-    untold = [what for what, each in named if each is not None and each.steady is None]
-    return Reason("drift_within_noise", measures=" and ".join(untold))
+    noisy = [what for what, own in named if own is not None and own.steady is None]
+    return Reason("drift_within_noise", measures=" and ".join(noisy))
 
 
 def _series(

@@ -31,8 +31,8 @@ from workflow_lib.records.reasons import Reason
 def read_clocks(paths: RunPaths, nodes: Iterable[str]) -> dict[str, NodeClock]:
     """Node → how its clock compares with rank 0's, of the nodes that were compared. Raises
     RecordError if a file is damaged."""
-    found = {node: read_if_there(paths.clock(node), NodeClock) for node in set(nodes)}
-    return {node: clock for node, clock in found.items() if clock is not None}
+    clocks = {node: read_if_there(paths.clock(node), NodeClock) for node in set(nodes)}
+    return {node: clock for node, clock in clocks.items() if clock is not None}
 
 
 def corrected(times: Any, clock: NodeClock | None) -> Any:
@@ -102,8 +102,8 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     ranks = [read_record(paths.rank(number), RankRecord) for number in numbers]
     files = [paths.rank_steps(number) for number in numbers]
     # A rank that tells no group trains on tokens of its own.
-    told = all(rank.dp_rank is not None for rank in ranks)
-    replicas = {number: rank.dp_rank if told else number for number, rank in enumerate(ranks)}
+    has_groups = all(rank.dp_rank is not None for rank in ranks)
+    replicas = {number: rank.dp_rank if has_groups else number for number, rank in enumerate(ranks)}
     rows = (
         read_files(files, STEPS, required)
         .rename({"file": "rank"})
@@ -193,10 +193,10 @@ def _check_measured(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None
     steps, ranks = measured["step"].to_numpy(), measured["rank"].to_numpy()
     for rank in range(cell.degrees.world_size):
         begin, end = np.searchsorted(ranks, [rank, rank + 1])
-        found = steps[begin:end].tolist()
-        if found != expected:
+        recorded = steps[begin:end].tolist()
+        if recorded != expected:
             raise RecordError(
-                f"{paths.rank_steps(rank)}: the measured steps are {_span(found)}, "
+                f"{paths.rank_steps(rank)}: the measured steps are {_span(recorded)}, "
                 f"expected {_span(expected)}; the run did not complete as its outcome says"
             )
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from workflow_lib.claims.measured import Measured
-from workflow_lib.claims.pairs import fitting, none_found, pairs
+from workflow_lib.claims.pairs import fitting, pairs, why_no_pair
 from workflow_lib.comparison.matching import Pair
 from workflow_lib.comparison.measures import (
     DIFFERENCE,
@@ -68,7 +68,7 @@ def evaluate_test(
             for row in contrasts_of(test, group, coverage)
         ]
     cells = [cell for group in measured for cell in group.side.cells]
-    return made or [{"in_words": none_found(test, cells)}]
+    return made or [{"in_words": why_no_pair(test, cells)}]
 
 
 def _sweeps(row: Row, measured: Measured) -> dict[str, str]:

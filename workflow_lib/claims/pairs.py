@@ -76,7 +76,7 @@ def _free(named: set[str]) -> set[str]:
     return free
 
 
-def none_found(test: ClaimTest, cells: Sequence[Row]) -> str:
+def why_no_pair(test: ClaimTest, cells: Sequence[Row]) -> str:
     """Why a test has nothing to contrast: which cells no sweep has."""
     missing = [
         f"{name} ({selected_in_words({**test.cells, **which})})"

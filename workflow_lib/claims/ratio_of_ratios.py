@@ -17,7 +17,7 @@ from typing import Any
 
 from workflow_lib.claims import contrasts
 from workflow_lib.claims.measured import Measured
-from workflow_lib.claims.pairs import free_between, none_found
+from workflow_lib.claims.pairs import free_between, why_no_pair
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.measures import contrast, is_ratio
 from workflow_lib.config import ClaimTest
@@ -60,7 +60,7 @@ def evaluate_test(
     alone = [_alone(test, which) for which in (test.pair, test.beside)]
     first, second = (_contrasts(of_pair, measured, coverage) for of_pair in alone)
     missing = [
-        f"{name}: {none_found(of_pair, list(cells.values()))}"
+        f"{name}: {why_no_pair(of_pair, list(cells.values()))}"
         for name, of_pair, rows in zip(_NAMES, alone, (first, second), strict=True)
         if not rows
     ]

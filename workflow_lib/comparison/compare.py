@@ -57,25 +57,25 @@ def compare(
     cells = side_a.cells, side_b.cells
     pairs = [*named_pairs(*cells, asked), *layout_pairs(*cells), *best_pairs(*cells)]
     check_matched(pairs, *cells)
-    found = rows(pairs, side_a, side_b)
+    compared = rows(pairs, side_a, side_b)
     labels = Labels(side_a, side_b)
-    entries = _figures(found, labels)
+    entries = _figures(compared, labels)
     paths = ComparisonPaths(output)
-    write_table(table(found, COMPARISON), paths.table)
+    write_table(table(compared, COMPARISON), paths.table)
     paths.figures.mkdir(exist_ok=True)
     figures = drawn_for_page(entries, paths.figures)
     drawn = [paths.figures / f"{entry.stem}.{kind}" for entry in entries for kind in style.FORMATS]
     _forget_others(paths.figures, drawn)
-    write_page(side_a, side_b, found, labels, figures, paths.page)
+    write_page(side_a, side_b, compared, labels, figures, paths.page)
     write_checksums(paths.checksums, (paths.table, paths.page, *drawn))
     return paths.page
 
 
-def _figures(found: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureEntry]:
+def _figures(compared: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureEntry]:
     """The figures: one of the best cells over all models, and one for each kind of
     pair and model."""
     lines: dict[tuple[str, str], dict[object, Line]] = {}
-    for row in found:
+    for row in compared:
         if row["match"] == UNMATCHED:
             continue
         if row["match"] == BEST:
@@ -131,7 +131,7 @@ def write_page(
         kinds=[
             _kind(match, layouts, labels) for match in summary.KINDS if summary.of(layouts, match)
         ],
-        words=[_said(row, labels) for row in rows if row["measure"] is not None],
+        words=[_with_values(row, labels) for row in rows if row["measure"] is not None],
         unfinished=[
             {"row": row, "label": labels.pair(row), "in_words": row["in_words"]}
             for row in layouts
@@ -164,28 +164,28 @@ def _kind(match: str, layouts: summary.Rows, labels: Labels) -> dict[str, Any]:
         one = next(iter(of_pair.values()))
         cells = [_shown(measure, of_pair.get(measure.name)) for measure in measures]
         lines.append({"row": one, "label": labels.pair(one), "cells": cells})
-    heading, told = summary.KINDS[match]
-    return {"id": match, "heading": heading, "told": told, "measures": measures, "lines": lines}
+    heading, text = summary.KINDS[match]
+    return {"id": match, "heading": heading, "text": text, "measures": measures, "lines": lines}
 
 
 def _shown(measure: Measure, row: Mapping[str, Any] | None) -> dict[str, Any]:
     """A contrast in the table: its estimate, its interval, whether sides are told apart, and its
     sort key."""
     if row is None or row["estimate"] is None:
-        return {"text": NOTHING, "interval": "", "told": False, "value": "", "title": ""}
+        return {"text": NOTHING, "interval": "", "told_apart": False, "value": "", "title": ""}
     low, high = row["low"], row["high"]
     if row["wide_low"] is not None:
         low, high = row["wide_low"], row["wide_high"]
     return {
         "text": sentences.signed(measure, row["estimate"]),
         "interval": sentences.interval(measure, low, high),
-        "told": row["verdict"] in TOLD_APART,
+        "told_apart": row["verdict"] in TOLD_APART,
         "value": row["estimate"],
         "title": row["in_words"],
     }
 
 
-def _said(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
+def _with_values(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
     """A contrast in words, with both values."""
     measure = MEASURES[row["measure"]]
     return {
@@ -214,10 +214,10 @@ def _alone(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
 
 def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
     """Measures without a contrast, the reason, and the number of pairs."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for row in rows:
         if row["verdict"] in ("missing", "refused") and row["match"] in summary.KINDS:
             reason = Reason.of_column(row, "estimate")
             key = MEASURES[row["measure"]].heading, reason
-            found[key] = found.get(key, 0) + 1
-    return [(heading, reason, count) for (heading, reason), count in found.items()]
+            counts[key] = counts.get(key, 0) + 1
+    return [(heading, reason, count) for (heading, reason), count in counts.items()]

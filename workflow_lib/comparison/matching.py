@@ -37,10 +37,10 @@ class Pair:
     @property
     def one(self) -> Row:
         """A's cell, or B's if A has none."""
-        found = self.a or self.b
-        if found is None:
+        cell = self.a or self.b
+        if cell is None:
             raise ValueError("a pair of no cells")
-        return found
+        return cell
 
 
 def layout_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
@@ -62,12 +62,12 @@ def layout_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
         (OTHER_STAGES, lambda cell: cell_axes.key(cell, (*_PLACE, "pp"))),
     )
     for match, key in passes:
-        found, doubtful = _pass(match, key, left, right)
-        pairs += found
+        matched, doubtful = _pass(match, key, left, right)
+        pairs += matched
         alike |= doubtful
-        taken = {cell["cell"] for pair in found for cell in (pair.a,) if cell}
+        taken = {cell["cell"] for pair in matched for cell in (pair.a,) if cell}
         left = [cell for cell in left if cell["cell"] not in taken]
-        taken = {cell["cell"] for pair in found for cell in (pair.b,) if cell}
+        taken = {cell["cell"] for pair in matched for cell in (pair.b,) if cell}
         right = [cell for cell in right if cell["cell"] not in taken]
     order = (SAME_LAYOUT, OTHER_REPLICAS, OTHER_STAGES)
     pairs.sort(key=lambda pair: (order.index(pair.match), _place(pair.one)))

@@ -40,14 +40,14 @@ def read_side(directory: Path) -> list[dict[str, Any]]:
 
     Raises RecordError for a run that did not end or is not valid.
     """
-    found = []
+    runs = []
     for path in _runs(directory):
         run = read_measured(path)
         if run["invalid"] or not run["values"]:
             why = "; ".join(map(str, run["invalid"])) or "it did not end; `triptych conclude` it"
             raise RecordError(f"{path} cannot be compared: {why}. Move it elsewhere")
-        found.append(run)
-    return sorted(found, key=lambda run: float(run["started_unix_s"]))
+        runs.append(run)
+    return sorted(runs, key=lambda run: float(run["started_unix_s"]))
 
 
 def compare(a: Path, b: Path) -> str:

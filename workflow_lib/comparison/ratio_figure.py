@@ -72,7 +72,7 @@ def entries(
     match: str, model: str, lines: Sequence[Line], names: tuple[str, str]
 ) -> list[FigureEntry]:
     """The figures of a model's pairs of one kind; none if no pair has an estimate."""
-    found = []
+    figures = []
     for stem, subject, measures in _SETS:
         shown = [
             name
@@ -81,7 +81,7 @@ def entries(
         ]
         for part in parts(lines, _ROWS) if shown else ():
             heading = f"{model}{part.counted}"
-            found.append(
+            figures.append(
                 FigureEntry(
                     stem=f"{slug(match, model, stem)}{part.suffix}",
                     title=f"{heading}: {subject}, {names[0]} against {names[1]}",
@@ -89,16 +89,16 @@ def entries(
                     draw=partial(ratio_figure, heading, part.items, shown, names),
                 )
             )
-    return found
+    return figures
 
 
 def _caption(measures: Sequence[str], names: tuple[str, str], match: str) -> str:
     kinds = {contrast(MEASURES[name]).kind for name in measures}
     what = [f"ratios of {names[0]} to {names[1]} on logarithmic axes"] * (RATIO in kinds)
     what += [f"differences, {names[0]} minus {names[1]}, in °C"] * ("difference" in kinds)
-    said = " and ".join(what)
+    axes = " and ".join(what)
     return (
-        f"{said[:1].upper()}{said[1:]}; right of the line {names[0]} has more. Dots are the "
+        f"{axes[:1].upper()}{axes[1:]}; right of the line {names[0]} has more. Dots are the "
         "Hodges–Lehmann estimate, thick whiskers the interval that the runs support, thin ones "
         "include dates, nodes and sensor errors. Filled: told apart. Hollow: not told apart. "
         "Squares: too few runs for a verdict. Hatched rows say what is missing."

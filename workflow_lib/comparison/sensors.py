@@ -48,7 +48,7 @@ class Read(NamedTuple):
 
     def only_of(self, side: str) -> Read:
         """The same with sensors that are not those of the other side."""
-        own = {Sensor(each.gpu, side): value for each, value in self.by_sensor.items()}
+        own = {Sensor(sensor.gpu, side): value for sensor, value in self.by_sensor.items()}
         return self._replace(by_sensor=own)
 
 
@@ -122,13 +122,13 @@ def of_energies(a: Sequence[Read], b: Sequence[Read], errors: Errors) -> Factors
 
 def _parts(runs: Sequence[Read]) -> dict[Sensor, _Part]:
     """The parts of a side's sensors: means over its runs."""
-    found: dict[Sensor, _Part] = {}
+    parts: dict[Sensor, _Part] = {}
     for run in runs:
         whole = sum(run.by_sensor.values()) * len(runs)
         for sensor, value in run.by_sensor.items():
-            energy, per_watt = found.get(sensor, _Part())
-            found[sensor] = _Part(energy + value / whole, per_watt + 1 / run.power_w / len(runs))
-    return found
+            energy, per_watt = parts.get(sensor, _Part())
+            parts[sensor] = _Part(energy + value / whole, per_watt + 1 / run.power_w / len(runs))
+    return parts
 
 
 def _greatest(a: Mapping[Sensor, _Part], b: Mapping[Sensor, _Part], errors: Errors) -> float:
@@ -157,18 +157,18 @@ def of_peaks(a: Sequence[Read], b: Sequence[Read], errors: Errors) -> Factors:
     another than the one whose sensor read most."""
     peaks = _peaks(a), _peaks(b)
     for side in peaks:
-        if any(read <= errors.get(each.gpu, PUBLISHED).offset_w for each, read in side.items()):
+        if any(read <= errors.get(sensor.gpu, PUBLISHED).offset_w for sensor, read in side.items()):
             return None
     return 1 / _greatest_peak(peaks[1], peaks[0], errors), _greatest_peak(*peaks, errors)
 
 
 def _peaks(runs: Sequence[Read]) -> dict[Sensor, float]:
     """Sensor → the mean peak of the runs that have it."""
-    found: dict[Sensor, list[float]] = {}
+    peaks: dict[Sensor, list[float]] = {}
     for run in runs:
         for sensor, read in run.by_sensor.items():
-            found.setdefault(sensor, []).append(read)
-    return {sensor: math.fsum(of) / len(of) for sensor, of in found.items()}
+            peaks.setdefault(sensor, []).append(read)
+    return {sensor: math.fsum(of) / len(of) for sensor, of in peaks.items()}
 
 
 def _greatest_peak(a: Mapping[Sensor, float], b: Mapping[Sensor, float], errors: Errors) -> float:
@@ -182,7 +182,7 @@ def _greatest_peak(a: Mapping[Sensor, float], b: Mapping[Sensor, float], errors:
     ratios = []
     for sensor, read in a.items():
         error = errors.get(sensor.gpu, PUBLISHED)
-        others = max((value for each, value in lowest.items() if each != sensor), default=0.0)
+        others = max((value for other, value in lowest.items() if other != sensor), default=0.0)
         for gain in (error.gain_low, error.gain_high):
             # Between its ends the offset may make the sensor's own reading in B that of the others.
             even_w = b.get(sensor, 0.0) - others * (1 + gain)

@@ -51,26 +51,26 @@ class Wide(NamedTuple):
 
 
 def difference_in_words(
-    measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design
+    measure: Measure, name: str, more: bool, observed: Contrast, wide: Wide, lie: Design
 ) -> str:
     """Says that A, which is called ``name``, has more or less: "A is 12 % faster (95 % interval
     …)"."""
     words = contrast(measure)
-    phrase = (words.more if more else words.less).format(amount(measure, found.estimate))
-    shown, by_runs = (interval(measure, ends.low, ends.high) for ends in (wide, found))
-    about = f"{_coverage(found)} interval {shown}"
+    phrase = (words.more if more else words.less).format(amount(measure, observed.estimate))
+    shown, by_runs = (interval(measure, ends.low, ends.high) for ends in (wide, observed))
+    about = f"{_coverage(observed)} interval {shown}"
     if by_runs != shown:
         about += f"; {by_runs} by the runs alone"
     return f"{name} {phrase} ({about}; {IN_SHORT[lie.name]})"
 
 
-def no_difference_in_words(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
+def no_difference_in_words(measure: Measure, observed: Contrast, wide: Wide, lie: Design) -> str:
     """Says that there may be no difference, by the runs alone or with dates, nodes and sensors."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)
-    end = f"({_coverage(found)} interval; {IN_SHORT[lie.name]})"
-    if not found.low <= neutral <= found.high:
-        by_runs = interval(measure, found.low, found.high)
+    end = f"({_coverage(observed)} interval; {IN_SHORT[lie.name]})"
+    if not observed.low <= neutral <= observed.high:
+        by_runs = interval(measure, observed.low, observed.high)
         added = _added(measure, wide)
         return f"not told apart: {by_runs} by the runs, but {added} leave {shown} {end}"
     return f"not told apart: {shown} {end}"
@@ -130,30 +130,30 @@ def by_medians(measure: Measure, a: float, b: float, wide: Wide, lie: Design) ->
     return f"medians of {of} differ by {signed(measure, apart)}, but {why}"
 
 
-def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> str:
+def no_verdict(measure: Measure, observed: Contrast, runs_a: int, runs_b: int) -> str:
     """Says that there are too few runs for a verdict, with the range of the runs."""
     if runs_a == runs_b == 1:
-        return f"no verdict: one run each, {signed(measure, found.estimate)}"
+        return f"no verdict: one run each, {signed(measure, observed.estimate)}"
     return (
         f"no verdict: {runs_a} against {runs_b} runs give only a range, "
-        f"{interval(measure, found.low, found.high)}"
+        f"{interval(measure, observed.low, observed.high)}"
     )
 
 
-def unknown_power(measure: Measure, found: Contrast) -> str:
+def unknown_power(measure: Measure, observed: Contrast) -> str:
     """Says that the errors of the sensors leave no bound."""
     return (
-        f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)} interval), but {UNKNOWN_POWER}"
+        f"no verdict: {interval(measure, observed.low, observed.high)} by the runs "
+        f"({_coverage(observed)} interval), but {UNKNOWN_POWER}"
     )
 
 
-def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
+def unknown_dates(measure: Measure, observed: Contrast, lie: Design) -> str:
     """Says that the effect of dates and nodes on the measure is not known."""
     return (
-        f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)} interval), but {lie.one_sided_because}, and the effect of a date or "
-        "a node is unknown"
+        f"no verdict: {interval(measure, observed.low, observed.high)} by the runs "
+        f"({_coverage(observed)} interval), but {lie.one_sided_because}, and the effect of a date "
+        "or a node is unknown"
     )
 
 
@@ -227,5 +227,5 @@ def _sign(measure: Measure, value: float) -> str:
     return f"{MINUS if value < (1.0 if is_ratio(measure) else 0.0) else '+'}{size}"
 
 
-def _coverage(found: Contrast) -> str:
-    return f"{100 * (found.coverage or 0):g} %"
+def _coverage(observed: Contrast) -> str:
+    return f"{100 * (observed.coverage or 0):g} %"

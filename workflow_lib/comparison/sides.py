@@ -79,22 +79,22 @@ class Side:
         The sensors of a run are not told from others' if the rows of its GPUs do not make up its
         power, and in a phase, of which only all GPUs together are known.
         """
-        found = []
+        reads = []
         for run in runs:
             name, power_w, combine = _power(measure, run)
             if power_w is None:
                 return None
             of_gpus = self.power_w.get((run["cell"], run["run"]), {})
-            known = {Sensor(gpu): each[name] for gpu, each in of_gpus.items()}
+            known = {Sensor(gpu): powers[name] for gpu, powers in of_gpus.items()}
             if measure.name in _OF_A_PHASE and len(known) == 1:
                 known = dict.fromkeys(known, power_w)
             if known and math.isclose(combine(known.values()), power_w, rel_tol=1e-3):
-                found.append(Read(known, power_w))
+                reads.append(Read(known, power_w))
                 continue
             count = 1 if combine is max else run["gpus"]
             some = {Sensor(str(number), end): power_w / count for number in range(count)}
-            found.append(Read(some, power_w))
-        return found
+            reads.append(Read(some, power_w))
+        return reads
 
     @cached_property
     def _by_cell(self) -> dict[str, list[Row]]:
@@ -165,8 +165,8 @@ def read_sides(
 
 def _run_beside(sweep: Path) -> str:
     """The sweeps with tables in the directory where ``sweep`` was looked for."""
-    found = sorted(path.parent.name for path in sweep.parent.glob("*/cells.parquet"))
-    return f"{sweep.parent} has {', '.join(found) or 'none'}"
+    sweeps = sorted(path.parent.name for path in sweep.parent.glob("*/cells.parquet"))
+    return f"{sweep.parent} has {', '.join(sweeps) or 'none'}"
 
 
 def read_side(directory: Path, name: str, errors: Errors | None = None) -> Side:
@@ -220,7 +220,7 @@ def _names(a: Path, b: Path, cells: Sequence[Sequence[Row]]) -> list[str]:
     platforms = [{cell["platform"] for cell in of_side} for of_side in cells]
     if all(len(platform) == 1 for platform in platforms) and platforms[0] != platforms[1]:
         return [next(iter(platform)) for platform in platforms]
-    directories = [each.resolve().name for each in (a, b)]
+    directories = [directory.resolve().name for directory in (a, b)]
     return directories if directories[0] != directories[1] else ["A", "B"]
 
 

@@ -83,8 +83,8 @@ def _names_of_works(cells: Sequence[Row]) -> dict[Hashable, str]:
     named: dict[Hashable, str] = {}
     for model in dict.fromkeys(cell["model"] for cell in cells):
         works = {work(cell): cell for cell in cells if cell["model"] == model}
-        told = cell_axes.differences(list(works.values()), MEANS)
-        for (key, cell), words in zip(works.items(), told, strict=True):
+        differing = cell_axes.differences(list(works.values()), MEANS)
+        for (key, cell), words in zip(works.items(), differing, strict=True):
             if cell["workload"] != "pretrain" and cell["workload"] not in words:
                 words.insert(0, cell["workload"])
             named[key] = f"{model} ({', '.join(words)})" if words else model
@@ -207,7 +207,7 @@ def counts(layouts: Rows, a: Side, b: Side) -> list[dict[str, Any]]:
         {(row["match"], row["model"], row["workload"] == "inference") for row in layouts},
         key=lambda group: (list(KINDS).index(group[0]), natural(group[1]), group[2]),
     )
-    found = []
+    lines = []
     for match, model, inference in groups:
         own = [
             row
@@ -218,12 +218,12 @@ def counts(layouts: Rows, a: Side, b: Side) -> list[dict[str, Any]]:
         answers = []
         for name in _ASKED_OF_INFERENCE if inference else _ASKED:
             verdicts = [row["verdict"] for row in own if row["measure"] == name]
-            told = [
+            parts = [
                 f"{a.name} {verdicts.count('a_more')}",
                 f"{b.name} {verdicts.count('b_more')}",
             ]
             other = len(verdicts) - sum(verdict in TOLD_APART for verdict in verdicts)
-            told += [f"not told apart or unknown {other}"] * bool(other)
-            answers.append(", ".join(told) if verdicts else NOTHING)
-        found.append({"kind": KINDS[match][0], "model": model, "answers": answers})
-    return found
+            parts += [f"not told apart or unknown {other}"] * bool(other)
+            answers.append(", ".join(parts) if verdicts else NOTHING)
+        lines.append({"kind": KINDS[match][0], "model": model, "answers": answers})
+    return lines

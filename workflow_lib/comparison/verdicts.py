@@ -58,14 +58,14 @@ def rows(
     pairs: Iterable[Pair], a: Side, b: Side, coverage: float = COVERAGE
 ) -> list[dict[str, Any]]:
     """A row of COMPARISON for each pair and measure, in the order of the pairs."""
-    found = []
+    compared = []
     for pair in pairs:
         if pair.a is None or pair.b is None:
-            found.append(_row(pair, a, b, *_alone(pair, a, b)))
+            compared.append(_row(pair, a, b, *_alone(pair, a, b)))
         elif not (completed(pair.a) and completed(pair.b)):
             verdict = _verdict_of_fates(pair.a, pair.b)
             words = sentences.fate(pair.a, pair.b, a.name, b.name)
-            found.append(_row(pair, a, b, verdict, words))
+            compared.append(_row(pair, a, b, verdict, words))
         else:
             measures = [pair.measure] if pair.measure else COMPARED
             limits = sentences.power_limits(
@@ -79,7 +79,7 @@ def rows(
                 ),
             ]
             notes = {"power_limits": limits, "memory": "; ".join(filter(None, of_memory))}
-            found += [
+            compared += [
                 _row(
                     pair,
                     a,
@@ -89,15 +89,15 @@ def rows(
                 for measure in measures
                 if measure.applies(pair.a["workload"])
             ]
-    return found
+    return compared
 
 
 def _named(compared: dict[str, Any], notes: Mapping[str, str]) -> dict[str, Any]:
     """A comparison, with notes added on what medians show and what else differs, by their columns;
     "" if nothing does."""
     known = {"medians": compared.get("medians"), **notes}
-    said = {name: note for name, note in known.items() if note}
-    return {**compared, **said, "in_words": "; ".join([compared["in_words"], *said.values()])}
+    added = {name: note for name, note in known.items() if note}
+    return {**compared, **added, "in_words": "; ".join([compared["in_words"], *added.values()])}
 
 
 def _alone(pair: Pair, a: Side, b: Side) -> tuple[str, str]:
@@ -161,12 +161,12 @@ def _compared(
     as_ratio = is_ratio(measure)
     lie = design(runs_a, runs_b, a.gpus_of_runs(runs_a), b.gpus_of_runs(runs_b))
     known |= {"design": lie.name, "assumes": sentences.assumption(lie)}
-    found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie, coverage)
-    known |= found._asdict()
+    observed = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie, coverage)
+    known |= observed._asdict()
     known |= effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
-    wide, known["reasons"] = _widened(measure, found, lie, (a, runs_a), (b, runs_b))
+    wide, known["reasons"] = _widened(measure, observed, lie, (a, runs_a), (b, runs_b))
     wide, why = _with_energy_errors(measure, wide, runs_a, runs_b)
-    known["reasons"] |= why | _untold(known)
+    known["reasons"] |= why | _not_estimated(known)
     if wide is not None:
         known["date_allowance"] = wide.date
         known |= {"wide_low": wide.low, "wide_high": wide.high}
@@ -175,7 +175,7 @@ def _compared(
             known |= {"sensors_low": wide.sensors[0], "sensors_high": wide.sensors[1]}
     if words := _same_runs(runs_a, runs_b):
         return {**known, "verdict": "same_runs", "in_words": words}
-    verdict, words = _verdict(measure, found, wide, lie, a.name, (len(runs_a), len(runs_b)))
+    verdict, words = _verdict(measure, observed, wide, lie, a.name, (len(runs_a), len(runs_b)))
     if wide is not None and verdict != "no_verdict":
         middle = known["value_a"], known["value_b"]
         known["medians"] = sentences.by_medians(measure, *middle, wide, lie) or None
@@ -193,7 +193,7 @@ def _same_runs(runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
     return f"no verdict: both sides have the same run {which} of one cell" if both else ""
 
 
-def _untold(known: Mapping[str, Any]) -> dict[str, Reason]:
+def _not_estimated(known: Mapping[str, Any]) -> dict[str, Reason]:
     """Why two sides that have values have no interval, or no effect of order or date."""
     few = Reason("too_few_runs", fewest=FEWEST_RUNS)
     if known["coverage"] is None:
@@ -204,24 +204,24 @@ def _untold(known: Mapping[str, Any]) -> dict[str, Reason]:
 
 def _verdict(
     measure: Measure,
-    found: Contrast,
+    observed: Contrast,
     wide: Wide | None,
     lie: Design,
     name: str,
     counts: tuple[int, int],
 ) -> tuple[str, str]:
-    if found.coverage is None:
-        return "no_verdict", sentences.no_verdict(measure, found, *counts)
+    if observed.coverage is None:
+        return "no_verdict", sentences.no_verdict(measure, observed, *counts)
     if wide is None:
         if allowance(measure, lie) is None:
-            return "no_verdict", sentences.unknown_dates(measure, found, lie)
-        return "no_verdict", sentences.unknown_power(measure, found)
+            return "no_verdict", sentences.unknown_dates(measure, observed, lie)
+        return "no_verdict", sentences.unknown_power(measure, observed)
     neutral = 1.0 if is_ratio(measure) else 0.0
     if wide.low <= neutral <= wide.high:
-        return "not_told_apart", sentences.no_difference_in_words(measure, found, wide, lie)
+        return "not_told_apart", sentences.no_difference_in_words(measure, observed, wide, lie)
     more = wide.low > neutral
     return "a_more" if more else "b_more", sentences.difference_in_words(
-        measure, name, more, found, wide, lie
+        measure, name, more, observed, wide, lie
     )
 
 
@@ -262,7 +262,7 @@ _WIDENED = ("sensors_low", "sensors_high", "wide_low", "wide_high", "date_allowa
 
 def _widened(
     measure: Measure,
-    found: Contrast,
+    observed: Contrast,
     lie: Design,
     of_a: tuple[Side, Sequence[Row]],
     of_b: tuple[Side, Sequence[Row]],
@@ -270,14 +270,14 @@ def _widened(
     """The interval widened by the effects of dates and nodes and the errors of sensors, None if one
     of these is unknown; and the reasons of null numbers. Both sides come with their runs."""
     waits = waits_for_host((*of_a[1], *of_b[1]))
-    date = allowance(measure, lie, waits, found.coverage or COVERAGE)
+    date = allowance(measure, lie, waits, observed.coverage or COVERAGE)
     if date is None:
         why = Reason("date_effect_unknown", why=lie.one_sided_because)
         return None, dict.fromkeys(_WIDENED, why)
     if is_ratio(measure):
-        low, high = found.low / (1 + date), found.high * (1 + date)
+        low, high = observed.low / (1 + date), observed.high * (1 + date)
     else:
-        low, high = found.low - date, found.high + date
+        low, high = observed.low - date, observed.high + date
     plain = Wide(low, high, date)
     if all(run["simulated"] for run in (*of_a[1], *of_b[1])):
         return plain, _no_error(Reason("simulated_sensor_error"))
@@ -315,9 +315,9 @@ def _of_sensors(
             (_of_session(number, reads_a, lie_in.of_a), _of_session(number, reads_b, lie_in.of_b))
             for number in range(lie_in.count)
         ]
-    found = [sensors.over_sets(judge, *session, a.errors) for session in sessions]
-    known = [factors for factors in found if factors is not None]
-    if len(known) < len(found):
+    of_sessions = [sensors.over_sets(judge, *session, a.errors) for session in sessions]
+    known = [factors for factors in of_sessions if factors is not None]
+    if len(known) < len(of_sessions):
         return None
     return min(low for low, _ in known), max(high for _, high in known)
 

@@ -53,11 +53,6 @@ class Estimate:
     change: float
     margin: float
 
-    @property
-    def is_told(self) -> bool:
-        """Whether the interval excludes a change of 0."""
-        return abs(self.change) > self.margin
-
     def is_within(self, tolerance: float) -> bool:
         """Whether the whole interval lies within ±``tolerance``."""
         return abs(self.change) + self.margin <= tolerance

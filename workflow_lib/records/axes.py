@@ -74,14 +74,14 @@ class Field:
 def fields(record: type) -> tuple[Field, ...]:
     """The fields of a record that are axes, in their order."""
     hints = typing.get_type_hints(record, include_extras=True)
-    found = []
+    axis_fields = []
     for field in dataclasses.fields(record):
         marks = getattr(hints[field.name], "__metadata__", ())
         for axis in marks:
             if isinstance(axis, Axis):
                 plain, is_nested = _stored(typing.get_args(hints[field.name])[0])
-                found.append(Field(field.name, plain, is_nested, field.default, axis))
-    return tuple(found)
+                axis_fields.append(Field(field.name, plain, is_nested, field.default, axis))
+    return tuple(axis_fields)
 
 
 def as_before(record: Any) -> frozenset[str]:
@@ -115,15 +115,15 @@ def words_of(record: Any) -> dict[str, str]:
 
 def words(record: Any) -> Iterator[str]:
     """The words of a record's name, one for each field that has a word."""
-    said = words_of(record)
-    return joined((field.axis, said[field.name]) for field in fields(record.__class__))
+    by_field = words_of(record)
+    return joined((field.axis, by_field[field.name]) for field in fields(record.__class__))
 
 
-def joined(said: Iterable[tuple[Axis, str]]) -> Iterator[str]:
+def joined(axis_words: Iterable[tuple[Axis, str]]) -> Iterator[str]:
     """The words of axes. A word of an axis that ``joins`` is appended to the one before; empty
     words are left out."""
     word = ""
-    for axis, more in said:
+    for axis, more in axis_words:
         if axis.joins:
             word += more
         elif more:
@@ -151,7 +151,7 @@ def in_runs(before: str = "", behind: str = "") -> Callable[[Sequence[int]], str
 
     def word(numbers: Sequence[int]) -> str:
         runs = ((number, len(list(run))) for number, run in itertools.groupby(numbers))
-        told = ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
-        return f"{before}{told}{behind}" if told else ""
+        text = ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
+        return f"{before}{text}{behind}" if text else ""
 
     return word

@@ -144,11 +144,11 @@ class Cell:
         degrees, hardware = self.degrees, self.hardware
         if not ranges.is_cell_id(self.id):
             return f"id is {self.id[:120]!r}, expected three names of directories, a/b/c"
-        said = hardware.emulated
-        if said is not None and not (
-            said.isprintable() and 0 < len(said) <= bounds.MESSAGE_LETTERS.most
+        emulated = hardware.emulated
+        if emulated is not None and not (
+            emulated.isprintable() and 0 < len(emulated) <= bounds.MESSAGE_LETTERS.most
         ):
-            return f"hardware.emulated is {said[:120]!r}, expected a line of text"
+            return f"hardware.emulated is {emulated[:120]!r}, expected a line of text"
         if degrees.world_size > bounds.RANKS.most:
             return f"{degrees.product} ranks, more than {bounds.RANKS.most}"
         if not self.nodes <= degrees.world_size <= self.nodes * hardware.gpus_per_node:

@@ -86,7 +86,9 @@ class CellAxis:
 def _axes() -> Iterator[CellAxis]:
     hints = typing.get_type_hints(Cell)
     parts = [
-        each.name for each in dataclasses.fields(Cell) if dataclasses.is_dataclass(hints[each.name])
+        cell_field.name
+        for cell_field in dataclasses.fields(Cell)
+        if dataclasses.is_dataclass(hints[cell_field.name])
     ]
     # Readers look for the training options first.
     for part in sorted(
@@ -136,13 +138,13 @@ def identity(cell: Cell) -> dict[str, Any]:
 
 def emulated_in_words(rows: Iterable[Row]) -> str:
     """What is emulated on the platforms of rows, a sentence for each; "" if nothing is."""
-    found: dict[str, str] = {}
+    emulated: dict[str, str] = {}
     for row in rows:
         if row["emulated"]:
-            found.setdefault(row["platform"], row["emulated"])
+            emulated.setdefault(row["platform"], row["emulated"])
     return " ".join(
         f"The nodes or links of {platform} are emulated: {words}."
-        for platform, words in found.items()
+        for platform, words in emulated.items()
     )
 
 
@@ -176,8 +178,8 @@ def differing(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
 
     def tells_more(name: str) -> bool:
         whole = AXES[name].field.axis.detail_of
-        told = whole and whole not in without
-        values = {(row[whole] if told else None, row[name]) for row in rows}
+        has_whole = whole and whole not in without
+        values = {(row[whole] if has_whole else None, row[name]) for row in rows}
         return len(values) > len({value for value, _ in values})
 
     return [name for name in AXES if name not in without and tells_more(name)]
@@ -185,17 +187,17 @@ def differing(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
 
 def differences(rows: Sequence[Row], without: Collection[str] = ()) -> list[list[str]]:
     """For each row, the values in which the rows differ, in words: "seed 1", "NCCL_ALGO Ring"."""
-    told: list[list[str]] = [[] for _ in rows]
+    by_row: list[list[str]] = [[] for _ in rows]
     for name in differing(rows, without):
         if name != "software":
-            for words, row in zip(told, rows, strict=True):
+            for words, row in zip(by_row, rows, strict=True):
                 words += filter(None, [AXES[name].in_words(row)])
             continue
         values = [json.loads(row[name] or "{}") for row in rows]
         for variable in sorted({variable for of_row in values for variable in of_row}):
             if len({of_row.get(variable) for of_row in values}) > 1:
                 short = variable.removeprefix("environment.")
-                for words, of_row in zip(told, values, strict=True):
+                for words, of_row in zip(by_row, values, strict=True):
                     there = variable in of_row
                     words.append(f"{short} {of_row[variable]}" if there else f"no {short}")
-    return told
+    return by_row

@@ -19,8 +19,8 @@ def write_checksums(path: Path, made: Iterable[Path]) -> None:
     ``sha256sum --check``, run in that directory, reads the file. It is written after the files, so
     if a stage is killed before that, files and checksums do not agree. Raises OSError.
     """
-    names = sorted((each.relative_to(path.parent).as_posix(), each) for each in made)
-    text = "".join(f"{_sha256(each)}  {name}\n" for name, each in names)
+    names = sorted((file.relative_to(path.parent).as_posix(), file) for file in made)
+    text = "".join(f"{_sha256(file)}  {name}\n" for name, file in names)
     with whole_file(path, durable=True) as draft:
         draft.write_text(text, encoding="utf-8")
 
@@ -34,14 +34,14 @@ def damaged(path: Path, made: Iterable[Path]) -> list[Path]:
     """
     if not path.exists():
         return []
-    told = _told(path)
-    there = {each.relative_to(path.parent).as_posix(): each for each in made if each.exists()}
-    gone = {name: path.parent / name for name in told.keys() - there.keys()}
-    wrong = {name: each for name, each in there.items() if not _is(each, told.get(name))}
-    return [each for _, each in sorted({**gone, **wrong}.items())]
+    sums = _stated(path)
+    there = {file.relative_to(path.parent).as_posix(): file for file in made if file.exists()}
+    gone = {name: path.parent / name for name in sums.keys() - there.keys()}
+    wrong = {name: file for name, file in there.items() if not _is(file, sums.get(name))}
+    return [file for _, file in sorted({**gone, **wrong}.items())]
 
 
-def _told(path: Path) -> dict[str, str]:
+def _stated(path: Path) -> dict[str, str]:
     """File name → SHA-256, as far as the checksum file can be read."""
     try:
         lines = read_bytes(path, bounds.RECORD_BYTES).decode("utf-8", "replace").splitlines()
@@ -49,13 +49,15 @@ def _told(path: Path) -> dict[str, str]:
         return {}
     pairs = (line.partition("  ") for line in lines)
     # This module never writes a name that leads out of the directory.
-    return {name: told for told, _, name in pairs if name and ".." not in name and name[0] != "/"}
+    return {
+        name: digest for digest, _, name in pairs if name and ".." not in name and name[0] != "/"
+    }
 
 
-def _is(path: Path, told: str | None) -> bool:
-    """Whether a file has the checksum ``told``; False if it cannot be read from disk."""
+def _is(path: Path, digest: str | None) -> bool:
+    """Whether a file has the checksum ``digest``; False if it cannot be read from disk."""
     try:
-        return told == _sha256(path)
+        return digest == _sha256(path)
     except PermissionError:
         return True
     except (RecordError, OSError):

@@ -110,6 +110,6 @@ class RankRecord:
         return any(identity is not None for identity in (self.gpu, self.gpu_uuid, self.pci_address))
 
     @property
-    def gpu_told(self) -> str:
+    def gpu_identity(self) -> str:
         """Its GPU, by the identity that messages give."""
         return self.gpu_uuid or f"the GPU at {self.pci_address}"

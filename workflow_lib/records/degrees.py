@@ -76,8 +76,8 @@ class Degrees:
     def product(self) -> str:
         """The number of ranks as a product: ``tp × pp × dp = 2 × 1 × 4 = 8``. A degree of 1 that
         the name leaves out is left out here, too."""
-        said = axes.words_of(self)
-        factors = {name: str(getattr(self, name)) for name in FACTORS if said[name]}
+        words = axes.words_of(self)
+        factors = {name: str(getattr(self, name)) for name in FACTORS if words[name]}
         return f"{' × '.join(factors)} = {' × '.join(factors.values())} = {self.world_size}"
 
     @property

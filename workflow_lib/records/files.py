@@ -36,13 +36,13 @@ from workflow_lib.records.reading import RecordError, read_bytes, shown
 ARCHIVE_FORMAT = 2
 
 
-def newer(found: object, known: int) -> str:
-    """Why this version cannot read a format ``found``, if it reads 1 to ``known``; "" if it can."""
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        return f"its format is {found!r}, expected a whole number from 1 to {known}"
-    if found > known:
+def newer(given: object, known: int) -> str:
+    """Why this version cannot read a format ``given``, if it reads 1 to ``known``; "" if it can."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        return f"its format is {given!r}, expected a whole number from 1 to {known}"
+    if given > known:
         return (
-            f"it was written in format {found} by a newer version of Triptych; this one reads "
+            f"it was written in format {given} by a newer version of Triptych; this one reads "
             f"formats 1 to {known}: use that version, or a newer one"
         )
     return ""
@@ -105,7 +105,7 @@ def _check_plain(value: Any, depth: int) -> None:
     """Raise _AmissError for text that is not UTF-8, and for a number that tables cannot hold."""
     kind = type(value)
     if kind is str:
-        if not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise _AmissError(f"is {shown(value)}, which is not text in UTF-8")
     elif kind is int:
         if not _LEAST <= value <= _MOST:
@@ -220,9 +220,9 @@ def _decode_dataclass(plain: Any, kind: Any, where: str) -> Any:
     for field in dataclasses.fields(kind):
         if field.name in plain:
             value = _decode(plain[field.name], hints[field.name], f"{where}.{field.name}")
-            for each in value if isinstance(value, tuple) else (value,):
-                if expected := ranges.problem(field.name, each):
-                    raise RecordError(f"{where}.{field.name} is {shown(each)}, expected {expected}")
+            for item in value if isinstance(value, tuple) else (value,):
+                if expected := ranges.problem(field.name, item):
+                    raise RecordError(f"{where}.{field.name} is {shown(item)}, expected {expected}")
             values[field.name] = value
         elif field.default is dataclasses.MISSING:
             raise RecordError(f"{where} lacks the key {field.name!r}")

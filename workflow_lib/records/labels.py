@@ -29,21 +29,21 @@ def labels(cells: Sequence[Row], without: Collection[str] = ()) -> list[str]:
     """
     options = _options(cells, without)
     telling = _telling(options)
-    found = []
+    names = []
     for cell, words in zip(cells, options, strict=True):
-        said = [words[name] for name in telling if words[name]]
-        found.append(" ".join([short_layout(cell), *said]))
+        parts = [words[name] for name in telling if words[name]]
+        names.append(" ".join([short_layout(cell), *parts]))
     groups: dict[tuple[str, str, str], list[int]] = {}
-    for place, (cell, label) in enumerate(zip(cells, found, strict=True)):
+    for place, (cell, label) in enumerate(zip(cells, names, strict=True)):
         groups.setdefault((cell["platform"], cell["model"], label), []).append(place)
     for places in groups.values():
         if len(places) > 1:
-            told = cell_axes.differences([cells[place] for place in places], without)
-            for place, of_cell in zip(places, told, strict=True):
+            differing = cell_axes.differences([cells[place] for place in places], without)
+            for place, of_cell in zip(places, differing, strict=True):
                 # Records of an old format may have equal axes for two cells; then their ids are
                 # added.
-                found[place] += f" {', '.join(of_cell) or cells[place]['cell']}"
-    return found
+                names[place] += f" {', '.join(of_cell) or cells[place]['cell']}"
+    return names
 
 
 def shared(cells: Sequence[Row]) -> str:

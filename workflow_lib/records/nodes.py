@@ -29,12 +29,12 @@ def pci_address(bus_id: str | None) -> str | None:
     """A PCI bus id without the function, and with a domain of four digits: "0000:c1:00" of NVML's
     "00000000:C1:00.0" and AMD SMI's "0000:c1:00.0". None if there is none, or it has another form.
     """
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(\.[0-9a-fA-F])?", bus_id or ""
     )
-    if found is None:
+    if match is None:
         return None
-    return f"{int(found[1], 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}"
+    return f"{int(match[1], 16):04x}:{int(match[2], 16):02x}:{int(match[3], 16):02x}"
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class TelemetryStart:
             return rank.gpu
         if addresses[rank.gpu : rank.gpu + 1] == [rank.pci_address]:
             return rank.gpu
-        found = [gpu for gpu, address in enumerate(addresses) if address == rank.pci_address]
-        return found[0] if len(found) == 1 else None
+        fitting = [gpu for gpu, address in enumerate(addresses) if address == rank.pci_address]
+        return fitting[0] if len(fitting) == 1 else None
 
     def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
         """The index of the GPU that reports the power of this GPU's package, as the source found
@@ -169,7 +169,7 @@ class NodeClock:
     @property
     def skew_s(self) -> float:
         """The largest difference from rank 0's clock in a comparison, in s, without its sign."""
-        return max((abs(each.ahead_s) for each in (self.before, self.after) if each), default=0.0)
+        return max((abs(end.ahead_s) for end in (self.before, self.after) if end), default=0.0)
 
     @property
     def error_s(self) -> float:

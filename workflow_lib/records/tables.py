@@ -129,7 +129,7 @@ GPUS = (
         ("throttle_thermal_sampled_share", float, "", "in thermal slowdown, from the same"),
         ("throttle_brake_sampled_share", float, "", "in power-brake slowdown, from the same"),
     ),
-    *(each.column for each in at_level("gpu")),
+    *(measure.column for measure in at_level("gpu")),
     *_REASONS,
 )
 
@@ -155,7 +155,7 @@ UNUSED_GPUS = columns(
 #: nodes.parquet: one row a node and run, over the measured steps
 NODES = (
     *columns(*_RUN, ("node", str, "", "the node's name")),
-    *(each.column for each in at_level("node")),
+    *(measure.column for measure in at_level("node")),
     *_REASONS,
 )
 
@@ -211,7 +211,7 @@ CELLS = (
             "how the profiled run ended; not_run if it has not, null if the plan has none"),
         ("profiled_cause", str, "", "one sentence on that, and on the analysis of its traces"),
     ),
-    *(each.column for each in PROFILED.values()),
+    *(measure.column for measure in PROFILED.values()),
     *(
         Column(
             measure.name + suffix,

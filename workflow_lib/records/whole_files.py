@@ -35,7 +35,9 @@ def may(path: Path, how: int) -> bool:
 def owner_in_the_way(path: Path) -> str | None:
     """Says to whom belongs what keeps this user from reading or writing ``path``: the file, or the
     lowest directory above it that exists. None if that is this user's own, or cannot be told."""
-    there = next(each for each in (path, *path.absolute().parents) if may(each, os.F_OK))
+    there = next(
+        candidate for candidate in (path, *path.absolute().parents) if may(candidate, os.F_OK)
+    )
     try:
         if there.is_file() and may(there, os.R_OK) and not may(there.parent, os.W_OK):
             there = there.parent  # files are replaced, so the directory must be writable

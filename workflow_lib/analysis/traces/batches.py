@@ -210,29 +210,29 @@ class Batches:
         communicating = [i for i, kind in enumerate(classes) if kind in COMMUNICATION]
         collectives: list[int | None] = [None] * len(events)
         for i, index in zip(
-            communicating, self._said_of([events[i] for i in communicating]), strict=True
+            communicating, self._collectives_of([events[i] for i in communicating]), strict=True
         ):
             collectives[i] = index
         self.kernels.extend(
             events,
             **{"class": classes},
-            correlation=[each.correlation for each in of],
+            correlation=[identifiers.correlation for identifiers in of],
             collective=collectives,
-            external=[each.external for each in of],
-            device=[each.device for each in of],
+            external=[identifiers.external for identifiers in of],
+            device=[identifiers.device for identifiers in of],
         )
 
     def _take_launches(self, events: list[Event]) -> None:
         of = _decode_args(events, Identifiers, "the args field of a launch", self._notes)
-        self.launches.extend(events, correlation=[each.correlation for each in of])
+        self.launches.extend(events, correlation=[identifiers.correlation for identifiers in of])
 
     def _take_announcements(self, events: list[Event]) -> None:
         # A kernel repeats the contents of this operator only if Kineto links the two.
         announcing = [event for event in events if event.name == "record_param_comms"]
         of = _decode_args(announcing, Identifiers, "the args field of a collective", self._notes)
-        for each, index in zip(of, self._said_of(announcing), strict=True):
-            if each.external is not None and index is not None:
-                self.announced.append((each.external, index))
+        for identifiers, index in zip(of, self._collectives_of(announcing), strict=True):
+            if identifiers.external is not None and index is not None:
+                self.announced.append((identifiers.external, index))
 
     def _take_launching(self, events: list[Event]) -> None:
         of_events = bytes([self._launched_class[event.name] for event in events])
@@ -240,7 +240,7 @@ class Batches:
         of = _decode_args(deciding, ExternalId, "the args field of an operator", self._notes)
         ids, kinds = self._launching
         # No kernel has the id −1.
-        ids.extend([-1 if each.external is None else each.external for each in of])
+        ids.extend([-1 if operator.external is None else operator.external for operator in of])
         kinds += of_events.replace(b"\0", b"")
 
     def _take_operators(self, events: list[Event]) -> None:
@@ -263,36 +263,36 @@ class Batches:
         kept = [e for e in events if e.name and e.name.startswith(_ANNOTATIONS)]
         self.annotations.extend(kept, name=[event.name for event in kept])
 
-    def _said_of(self, events: list[Event]) -> list[int | None]:
+    def _collectives_of(self, events: list[Event]) -> list[int | None]:
         """The index of each event's description of a collective; None if it has none."""
-        said = _decode_args(events, Collective, "the args field of a collective", self._notes)
+        decoded = _decode_args(events, Collective, "the args field of a collective", self._notes)
         return [
             None
-            if each.name is None and each.group is None and each.ranks is None
-            else self._indices.setdefault(each, len(self._indices))
-            for each in said
+            if collective.name is None and collective.group is None and collective.ranks is None
+            else self._indices.setdefault(collective, len(self._indices))
+            for collective in decoded
         ]
 
 
-_Said = TypeVar("_Said", Collective, Identifiers, ExternalId)
+_Args = TypeVar("_Args", Collective, Identifiers, ExternalId)
 _DECODERS: dict[Any, Any] = {
     kind: (msgspec.json.Decoder(list[kind]), msgspec.json.Decoder(kind))  # type: ignore[valid-type]
     for kind in (Collective, Identifiers, ExternalId)
 }
 
 
-def _decode_args(events: list[Event], kind: type[_Said], what: str, notes: Notes) -> list[_Said]:
+def _decode_args(events: list[Event], kind: type[_Args], what: str, notes: Notes) -> list[_Args]:
     """The ``args`` of each event as ``kind``; empty where they are not readable."""
     together, alone = _DECODERS[kind]
     unreadable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
     try:
-        found: list[_Said] = together.decode(b"[%b]" % b",".join(event.args for event in events))
+        decoded: list[_Args] = together.decode(b"[%b]" % b",".join(event.args for event in events))
     except unreadable:
-        found = []
+        decoded = []
         for event in events:
             try:
-                found.append(alone.decode(event.args))
+                decoded.append(alone.decode(event.args))
             except unreadable:
                 notes.add(f"{what} is not readable, and was left out")
-                found.append(kind())
-    return found
+                decoded.append(kind())
+    return decoded

@@ -153,9 +153,9 @@ def waiting(kernels: pl.DataFrame, shifts: Mapping[int, Shift], notes: Notes) ->
     node = pl.col("node")
     whole = (node.is_null() | node.is_in(list(shifts))).all().over(_INSTANCE)
     aligned = kernels.filter(whole)
-    for each, shift in shifts.items():
+    for node_name, shift in shifts.items():
         aligned = aligned.with_columns(
-            pl.when(node == each).then(time + shift.at(time)).otherwise(time).alias(name)
+            pl.when(node == node_name).then(time + shift.at(time)).otherwise(time).alias(name)
             for name, time in (("start_ns", pl.col("start_ns")), ("end_ns", pl.col("end_ns")))
         )
     arrivals = aligned.group_by(_INSTANCE).agg(
@@ -164,8 +164,8 @@ def waiting(kernels: pl.DataFrame, shifts: Mapping[int, Shift], notes: Notes) ->
         pl.col("rank").sort_by("start_ns", "rank").last().alias("late_rank"),
         pl.col("end_ns").min().alias("first_end_ns"),
     )
-    found = aligned.join(arrivals, on=_INSTANCE, nulls_equal=True)
-    apart = found.filter(
+    timed = aligned.join(arrivals, on=_INSTANCE, nulls_equal=True)
+    apart = timed.filter(
         pl.col("class").is_in(_ENDS_TOGETHER) & (pl.col("last_ns") > pl.col("first_end_ns"))
     )
     if wrong := apart.select(_INSTANCE).n_unique():
@@ -173,7 +173,7 @@ def waiting(kernels: pl.DataFrame, shifts: Mapping[int, Shift], notes: Notes) ->
     begun = pl.min_horizontal("last_ns", "end_ns")
     behind = pl.col("last_ns") - pl.col("last_but_one_ns")
     late = (pl.col("rank") == pl.col("late_rank")) & (behind > 0)
-    return found.select(
+    return timed.select(
         "rank",
         "row",
         (begun - pl.col("start_ns")).alias("waiting_ns"),

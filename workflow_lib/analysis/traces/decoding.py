@@ -204,17 +204,17 @@ class TraceFile:
         if buffer.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             self._list_alone = True
             return buffer.index(b"[") + 1
-        found = _LIST.search(buffer)
-        if found is None:
+        match = _LIST.search(buffer)
+        if match is None:
             return None
-        head = buffer[: found.start()].lstrip(b"\xef\xbb\xbf").rstrip().rstrip(b",") + b"}"
+        head = buffer[: match.start()].lstrip(b"\xef\xbb\xbf").rstrip().rstrip(b",") + b"}"
         try:
             header = _LENIENT.decode(head.decode("utf-8", "replace"))
         except (json.JSONDecodeError, RecursionError) as error:
             self._notes.add(f"what stands before the events is not readable: {error}")
         else:
             self.header = header if isinstance(header, dict) else {}
-        return found.end()
+        return match.end()
 
     def _leave(self, rest: bytes) -> None:
         """Check what follows the list."""
@@ -295,11 +295,11 @@ class TraceFile:
 def _last_boundary(chunk: bytes) -> tuple[int, int] | None:
     """The end of the last element that is followed by another, and the start of that one."""
     for window in (1 << 14, len(chunk)):
-        found = None
-        for each in _BOUNDARY.finditer(chunk, max(0, len(chunk) - window)):
-            found = each
-        if found is not None:
-            return found.start() + 1, found.end()
+        last = None
+        for boundary in _BOUNDARY.finditer(chunk, max(0, len(chunk) - window)):
+            last = boundary
+        if last is not None:
+            return last.start() + 1, last.end()
     return None
 
 

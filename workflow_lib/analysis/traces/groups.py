@@ -62,7 +62,7 @@ def axis_of(
     involved = {rank, *ranks}
     if not involved <= set(range(degrees.world_size)):
         return described
-    places = [coordinates(each, degrees) for each in involved]
+    places = [coordinates(member, degrees) for member in involved]
     axes = [axis for axis in NESTED if len({getattr(at, axis) for at in places}) > 1]
     if axes == ["dp"] and len({at.dp // degrees.ep for at in places}) == 1:
         if degrees.ep < degrees.dp:

@@ -94,20 +94,20 @@ def _mangled(name: str) -> Name:
     nested = name.startswith("_ZN")
     path: list[str] = []
     arguments: list[str] = []
-    found = path
+    parts = path
     at = 3 if nested else 2
     while at < len(name):
         part = _MANGLED_PART.match(name, at)
         if part and part[1]:
             at = part.end() + int(part[1])
-            found.append(name[part.end() : at])
-            if not nested and found is path:
-                found = arguments
+            parts.append(name[part.end() : at])
+            if not nested and parts is path:
+                parts = arguments
         elif part:
             at = part.end()
         elif name[at] == "I":
-            found, at = arguments, at + 1
-        elif found is path and name[at] == "E":
+            parts, at = arguments, at + 1
+        elif parts is path and name[at] == "E":
             break
         else:
             at += 1

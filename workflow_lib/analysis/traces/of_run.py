@@ -36,7 +36,7 @@ _TORCHS = re.compile(r"(?P<worker>.+?)(?:\.(?P<ns>\d+))?\.pt\.trace\.json(?:\.gz
 _RANK = re.compile(r"(?:^|[_.-])rank[_-]?(\d+)(?:[_.-]|$)")
 
 
-def found_traces(directory: Path, ranks: int) -> tuple[dict[int, Path], tuple[str, ...]]:
+def find_traces(directory: Path, ranks: int) -> tuple[dict[int, Path], tuple[str, ...]]:
     """The trace of each rank below ``ranks``, and remarks on files that were left out.
 
     Of several traces of a rank the latest is taken, and this workflow's own name before others.
@@ -49,11 +49,11 @@ def found_traces(directory: Path, ranks: int) -> tuple[dict[int, Path], tuple[st
         if own:
             rank, place = int(own[1]), (True, 0, path)
         elif torchs:
-            said = _rank(path, torchs["worker"], ranks)
-            if said is None:
+            stated = _rank(path, torchs["worker"], ranks)
+            if stated is None:
                 remarks.append(f"{path.name}: the trace does not say its rank, and was left out")
                 continue
-            rank, place = said, (False, int(torchs["ns"] or 0), path)
+            rank, place = stated, (False, int(torchs["ns"] or 0), path)
         else:
             continue
         if rank >= ranks:
@@ -71,9 +71,9 @@ def _rank(path: Path, worker: str, ranks: int) -> int | None:
     # The header stands before the events, and is complete with the first of these.
     next(iter(file), None)
     distributed = file.header.get("distributedInfo")
-    said = distributed.get("rank") if isinstance(distributed, dict) else None
-    if type(said) is int and said >= 0:
-        return said
+    stated = distributed.get("rank") if isinstance(distributed, dict) else None
+    if type(stated) is int and stated >= 0:
+        return stated
     if named := _RANK.search(worker):
         return int(named[1])
     return 0 if ranks == 1 else None
@@ -92,7 +92,7 @@ def analyse_run(
     paths = RunPaths(directory)
     cell = read_record(paths.cell, Cell)
     ranks = cell.degrees.world_size
-    traces, remarks = found_traces(paths.traces, ranks)
+    traces, remarks = find_traces(paths.traces, ranks)
     if traces:
         done = analyse(
             traces,
@@ -153,7 +153,7 @@ def described(analysis: TraceAnalysis) -> str:
             str(analysis.kernels.select(kernels)),
         ]
     parts += analysis.remarks
-    parts += [f"rank {rank}: {note}" for rank, said in analysis.notes.items() for note in said]
+    parts += [f"rank {rank}: {note}" for rank, notes in analysis.notes.items() for note in notes]
     return "\n".join(parts)
 
 
@@ -172,7 +172,7 @@ def profiled_shares(traces: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, fl
 
     A share is null if a rank lacks one of its columns, or if the divisor is 0.
     """
-    found = {
+    shares = {
         name: _mean(
             [
                 None if of is None or not all_of else of / all_of
@@ -185,8 +185,8 @@ def profiled_shares(traces: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, fl
         ("communication_kernel_share", COMMUNICATION),
         ("unknown_kernel_share", (UNKNOWN,)),
     ):
-        found[name] = _mean(_of_kernel_time(kernels, classes, traces["rank"]))
-    return found
+        shares[name] = _mean(_of_kernel_time(kernels, classes, traces["rank"]))
+    return shares
 
 
 def _of_kernel_time(

@@ -93,9 +93,9 @@ def _kernels(batches: Batches) -> pl.DataFrame:
     announced = pl.DataFrame(
         batches.announced, {"external": pl.Int64, "announced": pl.Int32}, orient="row"
     )
-    said = pl.DataFrame(
+    described = pl.DataFrame(
         [(i, class_of_collective(c.name or "")) for i, c in enumerate(batches.collectives)],
-        {"collective": pl.Int32, "said": pl.String},
+        {"collective": pl.Int32, "described": pl.String},
         orient="row",
     )
     launches = batches.launches.frame().drop_nulls("correlation")
@@ -105,9 +105,9 @@ def _kernels(batches: Batches) -> pl.DataFrame:
     return (
         kernels.join(announced.unique("external", keep="first"), on="external", how="left")
         .with_columns(pl.coalesce("collective", pl.when(communicates).then("announced")))
-        .join(said, on="collective", how="left")
+        .join(described, on="collective", how="left")
         .join(launches.unique("correlation", keep="first"), on="correlation", how="left")
-        .with_columns(pl.coalesce("said", "class").alias("class"))
+        .with_columns(pl.coalesce("described", "class").alias("class"))
         .select(*_TIMES, "class", "collective", "device", "launched_ns")
     )
 
@@ -118,10 +118,10 @@ def _with_operators(kernels: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFra
     # Before PyTorch 2.1, Kineto repeated the correlation where it had no operator.
     unknown = (pl.col("class") == UNKNOWN) & pl.col("external").ne_missing(pl.col("correlation"))
     asking = kernels.filter(unknown).select("external").unique()
-    told = launched.join(asking, on="external").unique("external", keep="first")
-    told = told.rename({"class": "told"})
-    return kernels.join(told, on="external", how="left").with_columns(
-        pl.when(unknown).then(pl.coalesce("told", "class")).otherwise("class").alias("class")
+    of_operators = launched.join(asking, on="external").unique("external", keep="first")
+    of_operators = of_operators.rename({"class": "of_operator"})
+    return kernels.join(of_operators, on="external", how="left").with_columns(
+        pl.when(unknown).then(pl.coalesce("of_operator", "class")).otherwise("class").alias("class")
     )
 
 
@@ -177,8 +177,8 @@ def _within(launched: pl.DataFrame, spans: pl.DataFrame, name: str) -> pl.Series
         pl.col("start_ns").alias("launched_ns"), pl.col("end_ns").alias("until_ns"), name
     ).sort("launched_ns")
     inside = pl.col("launched_ns") < pl.col("until_ns")
-    found = launched.select("launched_ns").join_asof(begun, on="launched_ns")
-    return found.select(pl.when(inside).then(name).alias(name)).to_series()
+    enclosing = launched.select("launched_ns").join_asof(begun, on="launched_ns")
+    return enclosing.select(pl.when(inside).then(name).alias(name)).to_series()
 
 
 def _groups(header: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -186,9 +186,9 @@ def _groups(header: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     distributed = header.get("distributedInfo")
     listed = distributed.get("pg_config") if isinstance(distributed, dict) else None
     groups = {}
-    for each in listed if isinstance(listed, list) else []:
-        name = each.get("pg_name") if isinstance(each, dict) else None
-        ranks = each.get("ranks") if isinstance(each, dict) else None
+    for group in listed if isinstance(listed, list) else []:
+        name = group.get("pg_name") if isinstance(group, dict) else None
+        ranks = group.get("ranks") if isinstance(group, dict) else None
         if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks):
             groups[str(name)] = tuple(ranks)
     return groups

@@ -274,7 +274,7 @@ def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) 
         gpu = start.number_of(rank)
         if gpu is None:
             raise InvalidTelemetryError(
-                f"{path}: rank {rank.rank} trained on {rank.gpu_told}, which is none of the "
+                f"{path}: rank {rank.rank} trained on {rank.gpu_identity}, which is none of the "
                 f"{counted(len(start.gpus), 'GPU')} with samples."
             )
         if gpu >= len(start.gpus):
