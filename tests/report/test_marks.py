@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from workflow_lib.report.figures import FigureEntry, Tables, figures, style
-from workflow_lib.report.figures.marks import tell, told
+from workflow_lib.report.figures.marks import mark_texts, tell
 from workflow_lib.report.figures.style import shortened
 
 from .full_matrix import cell_row, full_matrix, identity, run_row
@@ -27,7 +27,7 @@ def of_kind(tables: Tables, kind: str) -> FigureEntry:
 
 def marks(entry: FigureEntry) -> list[str]:
     with style.styled(entry.stem):
-        return [text for axes in entry.draw().axes for text in told(axes)]
+        return [text for axes in entry.draw().axes for text in mark_texts(axes)]
 
 
 def test_points_of_cells_and_runs_tell_value_unit_and_interval():
@@ -67,7 +67,7 @@ def test_every_field_of_a_heat_map_has_one(tables):
     with style.styled(entry.stem):
         axes = entry.draw().axes[0]
     values = axes.images[0].get_array()
-    assert len(told(axes)) == values.count() > 100
+    assert len(mark_texts(axes)) == values.count() > 100
 
 
 def test_a_mark_lies_over_its_bar_and_is_in_svg_alone(tmp_path):

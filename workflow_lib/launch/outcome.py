@@ -110,7 +110,9 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
 
 def _named(code: frozenset[str | None]) -> str:
     """Versions of the code by the beginnings of their checksums."""
-    return ", ".join(sorted("one not recorded" if each is None else each[:12] for each in code))
+    return ", ".join(
+        sorted("one not recorded" if checksum is None else checksum[:12] for checksum in code)
+    )
 
 
 def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
@@ -192,10 +194,10 @@ def _told_amiss(paths: RunPaths) -> str:
                 return f"{ended} rank {rank} told no tokens: triptych_steps.step(tokens=…) does"
             tokens[row["step"]] += int(float(row["tokens"]))
     batch = training.global_batch_size * cell.model.sequence_length
-    for step, told in tokens.items():
-        if told != batch:
+    for step, total in tokens.items():
+        if total != batch:
             return (
-                f"{ended} its ranks together tell {told} tokens in step {step}, and the batch has "
+                f"{ended} its ranks together tell {total} tokens in step {step}, and the batch has "
                 f"{batch}; each rank tells its own"
             )
     return ""

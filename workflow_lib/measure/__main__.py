@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     no_log = options.records or options.steps in ("none", "hook")
     log = None if no_log else options.log or own_log()
     stamp = allocation.job_id or time.strftime("%Y%m%d-%H%M%S")
-    told = summary.nothing_told(
+    known = summary.nothing_told(
         # Arguments may hold secrets, so that only the program's own name is written.
         Path(words[0]).name,
         job_id=allocation.job_id,
@@ -103,8 +103,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         samplers = sampling.Samplers(paths.directory, allocation, options.rate, options.simulate)
         samplers.wait_until_ready()
         # So that `conclude` can sum up what is left of a job that is killed whole.
-        told["started_unix_s"] = time.time()
-        write_json(paths.measured, summary.unfinished(told))
+        known["started_unix_s"] = time.time()
+        write_json(paths.measured, summary.unfinished(known))
     except PatternError as error:
         parser.error(f"nothing was started: {error}")
     except OSError as error:
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
         samplers.stop()
         if end.problem:
             conclude.say(f"{words[0]}: {end.problem}")
-        told.update(
+        known.update(
             started_unix_s=end.started_unix_s,
             ended_unix_s=end.ended_unix_s
             if samplers.problem
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
             follower.problem if follower else "",
             f"the command did not start: {end.problem}" if end.problem else "",
         )
-        conclude.conclude(paths, told, options.records, filter(None, problems))
+        conclude.conclude(paths, known, options.records, filter(None, problems))
         if why := _no_steps(options, log, paths):
             conclude.say(why)
     except Exception as error:  # whatever fails here, the command's end stays its own

@@ -58,13 +58,13 @@ def parse_job(text: str) -> Job:
     """The answer of ``scontrol show job``. Raises AttachError for several jobs, as of an array."""
     if len(re.findall(r"^JobId=", text, re.MULTILINE)) != 1:
         raise AttachError("this is an array; name one of its jobs, as in 1234_5")
-    found = dict(re.findall(r"(?:^|\s)(JobState|NumNodes|ExitCode)=(\S+)", text))
+    fields = dict(re.findall(r"(?:^|\s)(JobState|NumNodes|ExitCode)=(\S+)", text))
     output = re.search(r"^\s*StdOut=(.+)$", text, re.MULTILINE)
-    ended = found["JobState"] not in ("RUNNING", "PENDING", "SUSPENDED")
-    code, _, signal = found["ExitCode"].partition(":")
+    ended = fields["JobState"] not in ("RUNNING", "PENDING", "SUSPENDED")
+    code, _, signal = fields["ExitCode"].partition(":")
     return Job(
-        state=found["JobState"],
-        nodes=int(found["NumNodes"].partition("-")[0]),
+        state=fields["JobState"],
+        nodes=int(fields["NumNodes"].partition("-")[0]),
         output=Path(output[1]) if output else None,
         exit_code=int(code) if ended else None,
         signal=(int(signal) or None) if ended else None,
@@ -115,21 +115,21 @@ def attach(options: argparse.Namespace) -> int:
     if samplers.problem:
         samplers.stop()
         raise AttachError(samplers.problem)
-    told = summary.nothing_told(
+    known = summary.nothing_told(
         "attach",
         job_id=options.job,
         started_unix_s=time.time(),
         warmup_steps=options.warmup_steps,
         tokens_per_step=options.tokens_per_step,
     )
-    write_json(paths.measured, summary.unfinished(told))
+    write_json(paths.measured, summary.unfinished(known))
     if follower:
         follower.start()
     conclude.say(f"job {options.job} is measured until it ends; Ctrl-C ends this, not the job")
     with suppress(KeyboardInterrupt):
         while not samplers.ended:
             time.sleep(_LOOK_EVERY_S)
-    told["ended_unix_s"] = time.time()
+    known["ended_unix_s"] = time.time()
     if follower:
         follower.stop()
     job_ended = samplers.ended
@@ -137,12 +137,12 @@ def attach(options: argparse.Namespace) -> int:
     # Slurm ends the samplers with the job, so that they have ended is no fault of theirs.
     problems: list[str] = [] if job_ended else [samplers.problem]
     if job_ended:
-        told["ended_unix_s"] = summary.covered_unix_s(paths)[1]
+        known["ended_unix_s"] = summary.covered_unix_s(paths)[1]
         with suppress(AttachError):
             job = find_job(options.job)
-        told.update(exit_code=job.exit_code, signal=job.signal)
+        known.update(exit_code=job.exit_code, signal=job.signal)
     problems.append(follower.problem if follower else "")
-    return int(not conclude.conclude(paths, told, options.records, filter(None, problems)))
+    return int(not conclude.conclude(paths, known, options.records, filter(None, problems)))
 
 
 if __name__ == "__main__":

@@ -77,9 +77,13 @@ class Command:
     def wait(self) -> CommandEnd:
         """Wait for its end, and pass signals on meanwhile. They stay blocked afterwards."""
         while True:
-            told = signal.sigtimedwait(self._watched, 1.0)
-            if told is not None and told.si_signo != signal.SIGCHLD and not _reached_all(told):
-                os.kill(self.pid, told.si_signo)
+            received = signal.sigtimedwait(self._watched, 1.0)
+            if (
+                received is not None
+                and received.si_signo != signal.SIGCHLD
+                and not _reached_all(received)
+            ):
+                os.kill(self.pid, received.si_signo)
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
                 return self._end(status)
@@ -117,12 +121,12 @@ def _become(
         os._exit(_NOT_THERE)
 
 
-def _reached_all(told: signal.struct_siginfo) -> bool:
+def _reached_all(received: signal.struct_siginfo) -> bool:
     """Whether a signal was sent to the command as well."""
-    if told.si_code == _SI_KERNEL:
+    if received.si_code == _SI_KERNEL:
         return True
     try:
-        sender = Path(f"/proc/{told.si_pid}/comm").read_text(encoding="utf-8").strip()
+        sender = Path(f"/proc/{received.si_pid}/comm").read_text(encoding="utf-8").strip()
     except OSError:
         return False
     return sender == "slurmstepd"

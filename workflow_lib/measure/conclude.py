@@ -22,18 +22,18 @@ from workflow_lib.records.whole_files import write_json
 
 
 def conclude(
-    paths: RunPaths, told: Mapping[str, object], records: str | None, problems: Iterable[str] = ()
+    paths: RunPaths, known: Mapping[str, object], records: str | None, problems: Iterable[str] = ()
 ) -> bool:
     """Write ``measured.json``, and ten lines on stderr. Returns whether it could be written.
 
-    ``told`` is what is known without raw files; ``records`` is the pattern of the program's own;
+    ``known`` is what is known without raw files; ``records`` is the pattern of the program's own;
     ``problems`` are what went wrong with measuring. Raises OSError if files cannot be read.
     """
     if records:
-        told = {**told, "records_end": record_steps.write(records, paths.steps, told)}
-        if code := told["records_end"]:
+        known = {**known, "records_end": record_steps.write(records, paths.steps, known)}
+        if code := known["records_end"]:
             say(record_steps.WHY[str(code)])
-    record = summary.summarise(paths.directory, told)
+    record = summary.summarise(paths.directory, known)
     record["invalid"][:0] = problems
     written = True
     try:
@@ -129,10 +129,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
     options = parser.parse_args(arguments)
     paths = RunPaths(options.directory.absolute())
     try:
-        told = json.loads(paths.measured.read_bytes())
-        if told["ended_unix_s"] is None:
-            told["ended_unix_s"] = summary.covered_unix_s(paths)[1]
-        return int(not conclude(paths, told, options.records))
+        known = json.loads(paths.measured.read_bytes())
+        if known["ended_unix_s"] is None:
+            known["ended_unix_s"] = summary.covered_unix_s(paths)[1]
+        return int(not conclude(paths, known, options.records))
     except OSError as error:
         parser.error(f"{paths.directory} is no run of measure: {error.filename}: {error.strerror}")
     except (DamagedError, ValueError, KeyError) as error:

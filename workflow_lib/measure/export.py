@@ -86,8 +86,8 @@ class Timeline:
         yield _named("thread_name", path.stem, pid, tid)
         for row in self._files.rows(f"steps/{path.name}") or ():
             start, end = float(row["started_unix_s"]), float(row["ended_unix_s"])
-            told = {n: row[n] for n in ("phase", "tokens", "loss", "skipped") if row.get(n)}
-            yield self._slice(f"step {row['step']}", node, pid, tid, start, end, told)
+            arguments = {n: row[n] for n in ("phase", "tokens", "loss", "skipped") if row.get(n)}
+            yield self._slice(f"step {row['step']}", node, pid, tid, start, end, arguments)
             for name, part_end in _parts(row):
                 yield self._slice(name, node, pid, tid, start, part_end)
                 start = part_end
@@ -102,12 +102,12 @@ class Timeline:
         tid: int,
         start: float,
         end: float,
-        told: Mapping[str, str] | None = None,
+        arguments: Mapping[str, str] | None = None,
     ) -> Event:
         begin = self._us(node, start)
         event: Event = {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": begin}
         event["dur"] = round(self._us(node, end) - begin, 3)
-        return {**event, "args": dict(told)} if told else event
+        return {**event, "args": dict(arguments)} if arguments else event
 
     def _kernels(self, rank: int, node: str, pid: int) -> Iterator[Event]:
         """What ran on the GPU of a rank whose trace was taken, a thread a stream."""
@@ -187,8 +187,8 @@ def rows(directory: Path) -> str:
     """
     paths = RunPaths(directory)
     files = Files(str(directory), lambda name: read_file(directory, name))
-    found = (files.rows(f"steps/{name}") for name in _STEPS)
-    steps = next((of_file for of_file in found if of_file), None)
+    of_files = (files.rows(f"steps/{name}") for name in _STEPS)
+    steps = next((of_file for of_file in of_files if of_file), None)
     if steps is None:
         raise DamagedError(f"{directory} has no steps, and rows are of steps")
     nodes = [
@@ -220,9 +220,9 @@ def _tokens_of(paths: RunPaths, files: Files) -> Callable[[Row], float | None]:
         per_step = cell["training"]["global_batch_size"] * cell["model"]["sequence_length"]
         trains = cell["training"].get("workload") != "inference"
         return lambda step: float(per_step) if trains else None
-    told = (files.record("measured.json") or {}).get("tokens_per_step")
-    if told:
-        return lambda step: told * float(step.get("steps") or 1)
+    per_step = (files.record("measured.json") or {}).get("tokens_per_step")
+    if per_step:
+        return lambda step: per_step * float(step.get("steps") or 1)
     names = [f"steps/{path.name}" for path in paths.steps.glob("rank*.csv")]
     ranks = [{r["step"]: _number(r["tokens"]) for r in files.rows(n) or []} for n in names]
 

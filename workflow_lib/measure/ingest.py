@@ -120,22 +120,22 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     file = str(options.recording)
     limits = []
     if text.lstrip()[:1] == "{":
-        found = _of_prometheus(lambda: json.loads(text)["data"]["result"], file)
+        readings = _of_prometheus(lambda: json.loads(text)["data"]["result"], file)
     elif _SCRAPED.search(text):
         has_times = all(scraped["ms"] for scraped in _SCRAPED.finditer(text))
         began_s, every_s = (0.0, 0.0) if has_times else _told_times(options, "no times here")
-        found = _of_prometheus(lambda: _series_of_text(text, began_s, every_s), file)
+        readings = _of_prometheus(lambda: _series_of_text(text, began_s, every_s), file)
         limits = [] if has_times else ["times_assumed"]
     elif text.startswith(_ZEUS):
-        found, limits = _of_zeus(text, file, options.window), ["means_of_windows"]
+        readings, limits = _of_zeus(text, file, options.window), ["means_of_windows"]
     elif _DMON.match(text):
-        found = _of_dmon(text, file, *_told_times(options, "dcgmi dmon writes no times"))
+        readings = _of_dmon(text, file, *_told_times(options, "dcgmi dmon writes no times"))
         limits = ["times_assumed"]
     else:
-        found = _of_nvidia_smi(text, file)
+        readings = _of_nvidia_smi(text, file)
     gpus: dict[str, dict[str, list[dict[str, Any]]]] = {}
     names: dict[str, str] = {}
-    for node, identity, name, reading in found:
+    for node, identity, name, reading in readings:
         gpus.setdefault(node, {}).setdefault(identity, []).append(reading)
         names[identity] = name
     times = [[r["unix_time_s"] for r in rows] for of in gpus.values() for rows in of.values()]
@@ -229,7 +229,7 @@ def _series_of_text(text: str, began_unix_s: float, every_s: float) -> Iterator[
 
 def _of_prometheus(series_of: Callable[[], Iterable[Any]], file: str) -> Iterator[Reading]:
     """Readings of DCGM's exporter, a GPU after the other, in order of time."""
-    found: dict[tuple[str, str, str], dict[float, dict[str, Any]]] = {}
+    gpus: dict[tuple[str, str, str], dict[float, dict[str, Any]]] = {}
     try:
         for series in series_of():
             labels = series["metric"]
@@ -238,7 +238,7 @@ def _of_prometheus(series_of: Callable[[], Iterable[Any]], file: str) -> Iterato
                 continue
             # It becomes part of the names of files.
             node = re.sub(r"[^\w.-]", "_", labels.get("Hostname", NODE)).lstrip(".") or NODE
-            gpu = found.setdefault((node, labels["UUID"], labels.get("modelName", "")), {})
+            gpu = gpus.setdefault((node, labels["UUID"], labels.get("modelName", "")), {})
             for at, value in series["values"]:
                 if math.isfinite(number := float(value)):
                     gpu.setdefault(float(at), {})[column] = number
@@ -246,12 +246,12 @@ def _of_prometheus(series_of: Callable[[], Iterable[Any]], file: str) -> Iterato
         raise RecordingError(
             f"{file} is no answer of Prometheus' query_range with labels UUID: {error!r}"
         ) from None
-    if not any("power_w" in reading for gpu in found.values() for reading in gpu.values()):
+    if not any("power_w" in reading for gpu in gpus.values() for reading in gpu.values()):
         raise RecordingError(
             f"{file} has no DCGM_FI_DEV_POWER_USAGE; ask query_range for "
             '{__name__=~"DCGM_FI_DEV_(POWER_USAGE|GPU_TEMP|SM_CLOCK)"}'
         )
-    for (node, uuid, name), readings in found.items():
+    for (node, uuid, name), readings in gpus.items():
         for at in sorted(readings):
             yield node, uuid, name, {"unix_time_s": at, **readings[at]}
 
@@ -305,8 +305,8 @@ def _of_zeus(text: str, file: str, window: str | None) -> Iterator[Reading]:
                     for at in (start_s, ended_s):
                         yield NODE, gpu[1], "", {"unix_time_s": at, "power_w": power_w}
     except (ValueError, TypeError) as error:
-        told = error if isinstance(error, RecordingError) else f"no log of Zeus: {error}"
-        raise RecordingError(f"{file}: {told}") from None
+        why = error if isinstance(error, RecordingError) else f"no log of Zeus: {error}"
+        raise RecordingError(f"{file}: {why}") from None
 
 
 def _of_nvidia_smi(text: str, file: str) -> Iterator[Reading]:
@@ -344,8 +344,8 @@ def _value(text: str, unit: str) -> float | None:
     """A field as a number; None for "[N/A]" and its like. Raises ValueError for another unit."""
     if not text or text.startswith("["):
         return None
-    number, _, told = text.partition(" ")
-    if told not in ("", unit, "%"):
+    number, _, own_unit = text.partition(" ")
+    if own_unit not in ("", unit, "%"):
         raise ValueError(f"{text!r} is not in {unit}")
     return float(number)
 

@@ -151,12 +151,12 @@ class LogSteps:
 
     def _row(self, line: str, now: float) -> list[object] | None:
         for name, pattern in self._patterns.items():
-            found = pattern.search(line)
-            if found is None:
+            match = pattern.search(line)
+            if match is None:
                 continue
             if len(self._patterns) > 1:
                 self._patterns = {name: pattern}
-            values = found.groupdict()
+            values = match.groupdict()
             step = int(values["step"])
             before, self._latest = self._latest, (step, now)
             if before is None:

@@ -129,7 +129,7 @@ class Device:
 
 def try_devices(devices: Sequence[Device], seconds: float) -> tuple[list[dict[str, float]], Any]:
     """What each device does, and when they multiplied (Unix time)."""
-    found: list[dict[str, float]] = [{} for _ in devices]
+    of_devices: list[dict[str, float]] = [{} for _ in devices]
     speeds: list[list[float]] = [[] for _ in devices]
     start = time.time()
     waiting = [device.multiply() for device in devices]
@@ -141,9 +141,9 @@ def try_devices(devices: Sequence[Device], seconds: float) -> tuple[list[dict[st
             speed.append(work / device.between_s(*marks) / 1e12)
         waiting = further
     window = (start, time.time())
-    for values, speed in zip(found, speeds):
+    for values, speed in zip(of_devices, speeds):
         values["matrix_tflops"] = statistics.median(speed[len(speed) // 2 :])
-    for device, values in zip(devices, found):
+    for device, values in zip(devices, of_devices):
         size, link = device.sizes.copied_bytes, device.sizes.linked_bytes
         own = device.name
         values["memory_gb_per_s"] = 2 * size / device.copies_s(own, own, size) / 1e9
@@ -156,7 +156,7 @@ def try_devices(devices: Sequence[Device], seconds: float) -> tuple[list[dict[st
         ]
         if peers:
             values["slowest_peer_gb_per_s"] = min(peers)
-    return found, window
+    return of_devices, window
 
 
 def problems_of(gpu: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -221,9 +221,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         samplers.stop()
     if samplers.problem:
         raise PreflightError(samplers.problem)
-    told = summary.nothing_told("preflight", warmup_steps=0)
-    told.update(started_unix_s=window[0], ended_unix_s=window[1])
-    record = summary.summarise(paths.directory, told)
+    known = summary.nothing_told("preflight", warmup_steps=0)
+    known.update(started_unix_s=window[0], ended_unix_s=window[1])
+    record = summary.summarise(paths.directory, known)
     write_json(paths.measured, record)
     of_uuid = {gpu["uuid"]: gpu for gpu in record["gpus"]}
     gpus = []
@@ -240,8 +240,8 @@ def lines_of(record: Mapping[str, Any], problems: Sequence[str], nodes: int) -> 
     if record["simulated"]:
         yield "SIMULATED: the CPU was tried, and these are no measurements of GPUs"
     for gpu in record["gpus"]:
-        told = [f"{gpu['values'][n]:.4g} {TESTS[n].unit} {TESTS[n].title}" for n in gpu["values"]]
-        told += [
+        values = [f"{gpu['values'][n]:.4g} {TESTS[n].unit} {TESTS[n].title}" for n in gpu["values"]]
+        values += [
             f"{gpu[name]:.4g} {unit}"
             for name, unit in (
                 ("power_mean_w", "W"),
@@ -250,7 +250,7 @@ def lines_of(record: Mapping[str, Any], problems: Sequence[str], nodes: int) -> 
             )
             if gpu[name] is not None
         ]
-        yield f"GPU {gpu['gpu']}: {', '.join(told)}"
+        yield f"GPU {gpu['gpu']}: {', '.join(values)}"
     yield from problems
     known = sum(gpu["name"] in KNOWN for gpu in record["gpus"])
     against = f"against {nodes} nodes here" if nodes > 1 else "against its own GPUs"

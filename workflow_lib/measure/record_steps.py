@@ -45,16 +45,16 @@ class _Found(NamedTuple):
     moments: list[Moment]
 
 
-def write(pattern: str, steps: Path, told: Mapping[str, Any]) -> str | None:
+def write(pattern: str, steps: Path, known: Mapping[str, Any]) -> str | None:
     """Write ``steps/records.csv`` of the files that a glob pattern matches, if they have steps of
     the command. Returns a code of :data:`WHY`, or None if every record was read.
 
     Of several files, as of several ranks, and of several series in a file, the one with the most
     steps counts. Raises OSError if it cannot be written.
     """
-    code, source, moments = _longest(pattern, told["started_unix_s"], told["ended_unix_s"])
+    code, source, moments = _longest(pattern, known["started_unix_s"], known["ended_unix_s"])
     pairs = zip(moments, moments[1:])
-    rows = [row_between(*pair, told["warmup_steps"], source) for pair in pairs]
+    rows = [row_between(*pair, known["warmup_steps"], source) for pair in pairs]
     with (steps / FILE).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -71,7 +71,9 @@ def _longest(pattern: str, started: float, ended: float) -> _Found:
             continue
         of_run = [[m for m in every if started <= m[1] <= ended] for every in series.values()]
         # Of Megatron-LM's series some have samples in place of steps, which grow faster.
-        moments = max(of_run, key=lambda each: (len(each), -each[-1][0] if each else 0), default=[])
+        moments = max(
+            of_run, key=lambda series: (len(series), -series[-1][0] if series else 0), default=[]
+        )
         if len(moments) < 2:
             code = code or "records_not_of_this_run"
         candidates.append(_Found(code, source, moments))
@@ -100,12 +102,12 @@ def _read(path: Path) -> tuple[str | None, str, dict[str, list[Moment]]]:
         stream.seek(0)
         try:
             if len(head) >= _HEADER.size and _HEADER.unpack_from(head)[1] == masked(head[:8]):
-                kind, found = "tensorboard", _events(stream)
+                kind, events = "tensorboard", _events(stream)
             elif _is_titan(head):
-                kind, found = "torchtitan", _titan(stream)
+                kind, events = "torchtitan", _titan(stream)
             else:
                 return "records_not_known", "", series
-            for name, step, at in found:
+            for name, step, at in events:
                 moments = series.setdefault(name, [])
                 if not moments or moments[-1][0] != step:
                     moments.append((step, at))

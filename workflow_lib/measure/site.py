@@ -74,8 +74,8 @@ def begin(options: argparse.Namespace, job_id: str, gpus: str) -> None:
     for path in (paths.steps, paths.telemetry, paths.logs):
         path.mkdir(parents=True, exist_ok=True)
     if not paths.measured.exists():
-        told = summary.nothing_told("job", job_id=job_id, warmup_steps=0)
-        write_json(paths.measured, summary.unfinished({**told, "started_unix_s": time.time()}))
+        known = summary.nothing_told("job", job_id=job_id, warmup_steps=0)
+        write_json(paths.measured, summary.unfinished({**known, "started_unix_s": time.time()}))
     words = [*sampling.own_words(), "sample", "--alone", f"--rate={options.rate:g}"]
     words += [f"--simulate={options.simulate}", str(paths.directory)]
     with (paths.logs / f"sampler-{node_name()}.log").open("ab") as log:
@@ -97,20 +97,20 @@ def end(options: argparse.Namespace, job_id: str) -> None:
     node = node_name()
     _stop_sampler(paths, node)
     nodes = paths.sampled_nodes()
-    if not nodes or not all(paths.telemetry_end(each).exists() for each in nodes):
+    if not nodes or not all(paths.telemetry_end(sampled).exists() for sampled in nodes):
         return
     code, _, number = os.environ.get("SLURM_JOB_EXIT_CODE2", "").partition(":")
     start, last = summary.covered_unix_s(paths)
-    told = summary.nothing_told("job", job_id=job_id, warmup_steps=0)
-    told.update(started_unix_s=start, ended_unix_s=last)
+    known = summary.nothing_told("job", job_id=job_id, warmup_steps=0)
+    known.update(started_unix_s=start, ended_unix_s=last)
     if code:
-        told.update(exit_code=int(code), signal=int(number) or None)
+        known.update(exit_code=int(code), signal=int(number) or None)
     wanted = int(os.environ.get("SLURM_JOB_NUM_NODES") or 0)
     unseen = f"{wanted - len(nodes)} of {wanted} nodes were not sampled"
     problems = [unseen] if wanted > len(nodes) else []
     text = paths.logs / "summary.txt"
     with text.open("w", encoding="utf-8") as stream, contextlib.redirect_stderr(stream):
-        conclude.conclude(paths, told, None, problems)
+        conclude.conclude(paths, known, None, problems)
     if options.comment:
         record = summary.read_json(paths.measured)
         # scontrol changes no job that has ended, which one with an epilog has.

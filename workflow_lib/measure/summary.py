@@ -45,8 +45,8 @@ def step_files(directory: Path) -> tuple[int, list[str]]:
     """How steps were seen, at best, and the files that have them, by their names in the run."""
     steps = RunPaths(directory).steps
     for rung, pattern in ((CALLS, "rank*.csv"), (HOOK, "hook-rank*.csv")):
-        if found := sorted(steps.glob(pattern)):
-            return rung, [f"steps/{path.name}" for path in found]
+        if paths := sorted(steps.glob(pattern)):
+            return rung, [f"steps/{path.name}" for path in paths]
     for rung, name in ((RECORDS, record_steps.FILE), (LOG, "log.csv")):
         path = steps / name
         if path.is_file() and path.read_bytes().count(b"\n") > 1:
@@ -63,11 +63,11 @@ def nothing_told(program: str, **known: Any) -> dict[str, Any]:
     return {"program": program, **dict.fromkeys(names), "limits": [], **known}
 
 
-def unfinished(told: Mapping[str, Any]) -> dict[str, Any]:
-    """``measured.json`` while the command runs. ``told`` is what is known without raw files."""
+def unfinished(known: Mapping[str, Any]) -> dict[str, Any]:
+    """``measured.json`` while the command runs. ``known`` is what is known without raw files."""
     nothing: dict[str, Any] = {"values": {}, "missing": {}, "invalid": [], "gpus": []}
     files = {"nodes": [], "simulated": False, "rung": NO_STEPS, "steps": []}
-    return {"format": FORMAT, **files, **told, **nothing}
+    return {"format": FORMAT, **files, **known, **nothing}
 
 
 def covered_unix_s(paths: RunPaths) -> tuple[float, float]:
@@ -94,7 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(directory: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``measured.json`` once the command has ended."""
     paths = RunPaths(directory)
     rung, files = step_files(directory)
@@ -106,7 +106,7 @@ def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
         "rung": rung,
         "steps": files,
     }
-    record = {**unfinished(told), **seen}
+    record = {**unfinished(known), **seen}
     text = json.dumps(record)
     content = {paths.measured.name: text.encode()}
     read = functools.partial(read_file, directory)
@@ -122,13 +122,13 @@ def summarise(directory: Path, told: Mapping[str, Any]) -> dict[str, Any]:
         record["invalid"].append(why)
     record["window_unix_s"] = list(audit.window)
     record["gpus"] = list(_gpus(directory, audit))
-    if rung == CALLS and (why := _other_tokens(directory, files, told["tokens_per_step"])):
+    if rung == CALLS and (why := _other_tokens(directory, files, known["tokens_per_step"])):
         record["invalid"].append(why)
     if rung == LOG:
         tokens_per_s = audit.values.get("tokens_per_s")
         why = other_tokens(paths.steps / "log.csv", tokens_per_s, len(record["gpus"]))
         record["invalid"] += filter(None, [why])
-    record["missing"] = _missing(record, told)
+    record["missing"] = _missing(record, known)
     return record
 
 
@@ -140,27 +140,27 @@ def _other_tokens(directory: Path, files: Sequence[str], tokens_per_step: int | 
         of_ranks.append([float(row["tokens"]) for row in rows if row["tokens"]])
     if tokens_per_step is None or not all(of_ranks):
         return ""
-    told = sum(map(statistics.median, of_ranks))
-    if abs(tokens_per_step - told) <= _SAME_TOKENS * told:
+    total = sum(map(statistics.median, of_ranks))
+    if abs(tokens_per_step - total) <= _SAME_TOKENS * total:
         return ""
     return (
-        f"--tokens-per-step is {tokens_per_step:,}, and the calls in the code tell {told:,.0f} of "
+        f"--tokens-per-step is {tokens_per_step:,}, and the calls in the code tell {total:,.0f} of "
         "all ranks together; leave one of them out"
     )
 
 
-def _missing(record: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
+def _missing(record: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
     """Measure → the code of the reason why it is not known."""
     values = record["values"]
     missing = {}
-    unseen = told.get("records_end") or "steps_not_seen"
+    unseen = known.get("records_end") or "steps_not_seen"
     if "counted_steps" not in values:
         for name in ("counted_steps", "step_time_s", "energy_per_step_j"):
             missing[name] = unseen
     if "tokens_per_s" not in values:
-        of_steps = told["tokens_per_step"] and "counted_steps" not in values
+        of_steps = known["tokens_per_step"] and "counted_steps" not in values
         why = unseen if of_steps else "tokens_not_told"
-        if told["tokens"] and "counted_steps" in values:
+        if known["tokens"] and "counted_steps" in values:
             why = "tokens_of_the_command"
         for name in ("tokens_per_s", "energy_per_token_j"):
             missing[name] = why

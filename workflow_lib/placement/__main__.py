@@ -78,15 +78,15 @@ def _slots(chosen: argparse.Namespace) -> None:
     if chosen.output is None:
         raise RecordError(f"{chosen.directory} is read as a sweep, which needs --output")
     measured = readings.read(chosen.directory)
-    found = slots.characterise(measured, chosen.behind)
+    characterisation = slots.characterise(measured, chosen.behind)
     simulated = any(run.simulated for run in measured.runs)
     cells = [run.cell for run in measured.runs]
-    sentences = [*text.of_emulated(cells), *text.slots_sentences(found, simulated)]
-    lines = text.slots_table(found)
+    sentences = [*text.of_emulated(cells), *text.slots_sentences(characterisation, simulated)]
+    lines = text.slots_table(characterisation)
     chosen.output.mkdir(parents=True, exist_ok=True)
-    write_table(frame(found.rows, SLOTS), chosen.output / "slots.parquet")
+    write_table(frame(characterisation.rows, SLOTS), chosen.output / "slots.parquet")
     rows = ({"simulated": run.simulated, "emulated": run.cell.emulated} for run in measured.runs)
-    figure = _slots_figure(found, measured.sweep, marks(rows))
+    figure = _slots_figure(characterisation, measured.sweep, marks(rows))
     written = _write_page(
         chosen.output,
         "slots",
@@ -179,7 +179,7 @@ def _write_page(
     return page
 
 
-def _slots_figure(found: Characterisation, sweep: str, marked: str) -> FigureEntry:
+def _slots_figure(characterisation: Characterisation, sweep: str, marked: str) -> FigureEntry:
     """Each GPU's clock and temperature from the mean, the fastest at the top; ``marked`` is what
     :func:`style.marks` found."""
     return FigureEntry(
@@ -188,22 +188,24 @@ def _slots_figure(found: Characterisation, sweep: str, marked: str) -> FigureEnt
         caption=(
             f"Of {sweep}: each GPU's clock and core temperature less the mean over all GPUs, "
             "without what goes with the stage. Bars are 90 % intervals. The line marks "
-            f"{100 * found.threshold:g} % below the mean."
+            f"{100 * characterisation.threshold:g} % below the mean."
         ),
-        draw=partial(_draw_slots, found, marked),
+        draw=partial(_draw_slots, characterisation, marked),
     )
 
 
-def _draw_slots(found: Characterisation, marked: str) -> Figure:
-    places = sorted(found.clocks, key=lambda place: found.clocks[place].estimate)
+def _draw_slots(characterisation: Characterisation, marked: str) -> Figure:
+    places = sorted(
+        characterisation.clocks, key=lambda place: characterisation.clocks[place].estimate
+    )
     figure = Figure(figsize=(style.COLUMN_IN, _REST_IN + _LINE_IN * max(len(places), 3)))
     left, right = figure.subplots(1, 2, sharey=True)
-    _points(left, places, [found.clocks[place] for place in places], 100.0)
-    left.axvline(-100 * found.threshold, color=style.GREY, linestyle=":", linewidth=0.8)
+    _points(left, places, [characterisation.clocks[place] for place in places], 100.0)
+    left.axvline(-100 * characterisation.threshold, color=style.GREY, linestyle=":", linewidth=0.8)
     left.set_xlabel("clock, from the mean (%)")
     left.set_yticks(range(len(places)), labels=[place_name(place) for place in places])
     left.set_ylim(-0.6, len(places) - 0.4)
-    _points(right, places, [found.temperatures[place] for place in places], 1.0)
+    _points(right, places, [characterisation.temperatures[place] for place in places], 1.0)
     right.set_xlabel("temperature (°C)")
     style.title(figure, "GPUs side by side", marked)
     return figure

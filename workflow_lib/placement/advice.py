@@ -94,17 +94,17 @@ def advise(everything: Measured, cell_id: str, nodes: Sequence[str] = ()) -> Adv
     by_work = None
     if pipeline.layers_can_move:
         divided = pipeline.divided(np.ones(degrees.pp))
-        by_work = search.prediction(own, tuple(int(each) for each in divided))
+        by_work = search.prediction(own, tuple(int(count) for count in divided))
     best = search.prediction(*search.best())
     base = (best.order, best.layers) if best.time_gain.low > WORTH else (own, given)
-    found, left_out = limits.advise(of_nodes, search, *base)
+    limit_advice, left_out = limits.advise(of_nodes, search, *base)
     return Advice(
         cell=search.cell,
         best=best,
         by_work=by_work,
         move=search.move(own, given) if pipeline.layers_can_move else None,
         share=interval(search.share),
-        limits=found,
+        limits=limit_advice,
         limits_left_out=left_out,
         step_time_s=float(np.median([run.step_time_s for run in runs])),
         runs=len({reading.key for reading in measured.readings}),

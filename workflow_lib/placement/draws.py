@@ -73,8 +73,8 @@ def solved(
             f"{measured.sweep}: too few runs to tell GPUs from stages: run each order of the GPUs "
             "three times"
         )
-    found = np.linalg.solve(gram, np.einsum("dr,ri->di", weights.of_runs, products)[..., None])
-    chosen: Floats = found[..., 0][:, list(wanted)]
+    parameters = np.linalg.solve(gram, np.einsum("dr,ri->di", weights.of_runs, products)[..., None])
+    chosen: Floats = parameters[..., 0][:, list(wanted)]
     stretch = math.sqrt(weights.count / (weights.count - 1))
     return np.asarray(chosen[0] + stretch * (chosen - chosen[0]))
 
@@ -113,26 +113,26 @@ def by_gpu_and_duty(
     stretch = math.sqrt(weights.count / (weights.count - 1))
     centres, of_place = {}, []
     for place, its in mine.items():
-        duties = np.stack([duty[each.cell][:, each.stage] for each in its], axis=-1)
-        values = np.array([value(each) for each in its])
-        runs = [at[each.key] for each in its]
+        duties = np.stack([duty[reading.cell][:, reading.stage] for reading in its], axis=-1)
+        values = np.array([value(reading) for reading in its])
+        runs = [at[reading.key] for reading in its]
         sums = [_moments(of_runs[:, runs], duties, values) for of_runs in (once, weights.of_runs)]
         centres[place] = sums[0][:2] + stretch * (sums[1][:2] - sums[0][:2])
-        of_place.append((np.stack([each[2:] for each in sums]), np.ptp(duties, axis=-1)))
+        of_place.append((np.stack([moments[2:] for moments in sums]), np.ptp(duties, axis=-1)))
     squares, products = np.sum([moments for moments, _ in of_place], axis=0).swapaxes(0, 1)
     varies = np.max([apart for _, apart in of_place], axis=0) > 0.01
-    told = squares > 1e-9 * squares[0]
-    of_all, of_sample = np.divide(products, squares, out=np.zeros_like(products), where=told)
+    is_known = squares > 1e-9 * squares[0]
+    of_all, of_sample = np.divide(products, squares, out=np.zeros_like(products), where=is_known)
     # A sample may have no GPU at two duties. It says nothing that all runs do not.
-    of_sample = np.where(told[1], of_sample, of_all)
+    of_sample = np.where(is_known[1], of_sample, of_all)
     mean_duty, mean_value = np.mean([*centres.values()], axis=0)
     most = mean_value / mean_duty
-    found = np.where(varies, of_all + stretch * (of_sample - of_all), unknown * most)
-    slope = np.clip(found, 0, most)
+    effect = np.where(varies, of_all + stretch * (of_sample - of_all), unknown * most)
+    slope = np.clip(effect, 0, most)
     own_values = {}
     for place, (own_duty, own_value) in centres.items():
         # As much as found at the mean duty.
-        own_values[place] = own_value + found * (mean_duty - own_duty) - slope * mean_duty
+        own_values[place] = own_value + effect * (mean_duty - own_duty) - slope * mean_duty
     return own_values, slope
 
 

@@ -104,8 +104,8 @@ class Columns:
         for reading in readings:
             stages.setdefault(layouts[reading.cell], set()).add(reading.stage)
         blocks = [np.zeros((len(readings), len(self.runs)))]
-        for row, each in enumerate(readings):
-            blocks[0][row, self.runs.index(each.key)] = 1
+        for row, reading in enumerate(readings):
+            blocks[0][row, self.runs.index(reading.key)] = 1
         places = [self.places.index((reading.node, reading.gpu)) for reading in readings]
         blocks.append(_sum_to_nothing(places, len(self.places)))
         for layout, its in stages.items():
@@ -159,7 +159,7 @@ def _sum_to_nothing(levels: Sequence[int | None], count: int) -> Floats:
 def _layouts(measured: Measured) -> dict[str, int]:
     """A number for each cell, the same for those that differ in the order of GPUs alone."""
     alike = [without_order(run.cell) for run in measured.runs]
-    return {run.cell.id: alike.index(each) for run, each in zip(measured.runs, alike, strict=True)}
+    return {run.cell.id: alike.index(cell) for run, cell in zip(measured.runs, alike, strict=True)}
 
 
 def check(measured: Measured) -> None:
@@ -224,16 +224,16 @@ def apart(gpus: Mapping[Place, Interval]) -> Apart:
     # Of a mean over nodes; the other indices take away their share.
     half = quantile * math.sqrt(variance / len(nodes) * (1 - 1 / len(indices)))
     slots = {
-        gpu: Interval(float(each), float(each) - half, float(each) + half)
-        for gpu, each in zip(indices, slot, strict=True)
+        gpu: Interval(float(mean), float(mean) - half, float(mean) + half)
+        for gpu, mean in zip(indices, slot, strict=True)
     }
     chips = {}
     for row, node in enumerate(nodes):
         for column, gpu in enumerate(indices):
             own, estimate = gpus[node, gpu], float(silicon[row, column])
             # Silicon is the GPU's effect less the slot's: the errors of both.
-            each_half = math.hypot(half, (own.high - own.low) / 2)
-            chips[node, gpu] = Interval(estimate, estimate - each_half, estimate + each_half)
+            its_half = math.hypot(half, (own.high - own.low) / 2)
+            chips[node, gpu] = Interval(estimate, estimate - its_half, estimate + its_half)
     return Apart(slots, chips)
 
 

@@ -53,14 +53,14 @@ def drawn(
     cells = list({run.cell.id: run.cell for run in runs}.values())
     free = len(runs) - len(cells) - 1
     if free > 0:
-        which = np.array([[float(run.cell.id == each.id) for each in cells] for run in runs])
+        which = np.array([[float(run.cell.id == cell.id) for cell in cells] for run in runs])
         started = np.array([run.started_unix_s for run in runs])
         drift = (started - started.mean()) / (np.ptp(started) or 1.0)
         design = np.column_stack([which, drift])
         steps = np.log([run.step_time_s for run in runs])
         inverse = np.linalg.pinv(design)
-        found = inverse @ steps
-        square = float(np.square(steps - design @ found).sum())
+        parameters = inverse @ steps
+        square = float(np.square(steps - design @ parameters).sum())
         variance = square / generator.chisquare(free, draws)
         variance[0] = square / free
         of_means = (inverse @ inverse.T)[:-1, :-1]
@@ -71,7 +71,7 @@ def drawn(
             [[float(division == one) for one in of_division] for division in divisions]
         )
         predicted = np.stack([log_steps(cells, float(e)) for e in _PREDICTED], axis=1)
-        squares = _squares(found[:-1] - _between(predicted), errors, levels)
+        squares = _squares(parameters[:-1] - _between(predicted), errors, levels)
         weights = np.exp((squares.min(axis=1, keepdims=True) - squares) / 2)
     return _at_random(weights, generator.random(draws))
 
@@ -108,6 +108,6 @@ def _at_random(weights: Floats, uniform: Floats) -> Floats:
     rows = np.arange(len(weights))
     part = parts[rows, number]
     way = np.clip(1 - (sums[rows, number] - wanted) / np.where(part > 0, part, 1), 0, 1)
-    found = _POINTS[number] + way * (_POINTS[1] - _POINTS[0])
-    found[0] = np.average(_POINTS, weights=weights[0])
-    return np.asarray(found)
+    points = _POINTS[number] + way * (_POINTS[1] - _POINTS[0])
+    points[0] = np.average(_POINTS, weights=weights[0])
+    return np.asarray(points)

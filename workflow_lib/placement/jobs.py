@@ -69,7 +69,7 @@ def survey(directory: Path, behind: float) -> Fleet:
     for path in paths:
         try:
             run = read_measured(path.parent)
-            found = dict(_deviations(run))
+            of_run = dict(_deviations(run))
         except (RecordError, OSError, ValueError, KeyError, TypeError):
             left_out["damaged"] += 1
             continue
@@ -78,10 +78,10 @@ def survey(directory: Path, behind: float) -> Fleet:
             left_out["unfinished"] += 1
         elif run["invalid"]:
             left_out["not_valid"] += 1
-        elif not found:
+        elif not of_run:
             left_out["no_pair"] += 1
         else:
-            for slot, deviation in found.items():
+            for slot, deviation in of_run.items():
                 deviations[slot].append(deviation)
     if not paths:
         raise RecordError(f"{directory} has no measured jobs; name the directory of triptych site")
@@ -103,16 +103,16 @@ def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, flo
             of_model[gpu["name"]].append((slot, clock, warmth))
     for alike in of_model.values():
         for slot, clock, warmth in alike:
-            others = [each for each in alike if each[0] != slot]
+            others = [other for other in alike if other[0] != slot]
             if others:
-                ratio = clock / fmean(each[1] for each in others)
-                yield slot, (math.log(ratio), warmth - fmean(each[2] for each in others))
+                ratio = clock / fmean(other[1] for other in others)
+                yield slot, (math.log(ratio), warmth - fmean(other[2] for other in others))
 
 
 def _row(
     slot: Slot, values: Sequence[tuple[float, float]], coverage: float, behind: float
 ) -> dict[str, Any]:
-    clocks, temperatures = ([each[n] for each in values] for n in (0, 1))
+    clocks, temperatures = ([deviation[n] for deviation in values] for n in (0, 1))
     clock, warmth = _interval(clocks, coverage), _interval(temperatures, coverage)
     return {
         "node": slot[0],

@@ -114,7 +114,7 @@ def find_levels(measured: Measured, cell: Cell, lever: Lever) -> Levels | str | 
         if its.id == cell.id or len(set(lever.of(its))) < 2:
             runs.setdefault(_level(measured, key, its, lever), []).append(key)
     unreached = _gather_unreached(measured, runs) if lever is CLOCK else None
-    own = next(level for level, its in runs.items() if cell.id in {each for each, _ in its})
+    own = next(level for level, its in runs.items() if cell.id in {of_cell for of_cell, _ in its})
     as_it_is = tuple(runs.pop(own))
     others = {
         level: tuple(its)
@@ -126,7 +126,7 @@ def find_levels(measured: Measured, cell: Cell, lever: Lever) -> Levels | str | 
     )
     levels = Levels(lever, own, as_it_is, others, mean_mhz, unreached)
     if len(as_it_is) < _FEWEST_RUNS or len(levels.every) < _FEWEST_LEVELS:
-        listed = ", ".join(f"{each:.0f} {lever.unit}" for each in levels.every) or "none"
+        listed = ", ".join(f"{level:.0f} {lever.unit}" for level in levels.every) or "none"
         return (
             f"{_FEWEST_LEVELS} levels of the {lever.name}, the same for all GPUs, with "
             f"{counted(_FEWEST_RUNS, 'run')} each are needed; those with so many runs: {listed}"
@@ -159,7 +159,7 @@ def _gather_unreached(measured: Measured, runs: dict[float | None, list[Key]]) -
     locks = [run for run in runs if run is not None and run >= reached]
     if not locks:
         return None
-    runs[reached] = sorted(key for each in (*locks, None) for key in runs.pop(each, []))
+    runs[reached] = sorted(key for lock in (*locks, None) for key in runs.pop(lock, []))
     return int(max(locks))
 
 
@@ -192,7 +192,9 @@ class Curves:
 def draw_curves(measured: Measured, levels: Levels, draws: int) -> Curves:
     """The curves of a cell's runs at several levels."""
     generator = np.random.default_rng(_SEED)
-    sides = [_of_runs(measured, levels.others.get(each, levels.as_it_is)) for each in levels.every]
+    sides = [
+        _of_runs(measured, levels.others.get(level, levels.as_it_is)) for level in levels.every
+    ]
     base = levels.every.index(levels.own) if levels.own is not None else len(sides)
     if levels.own is None:
         sides.append(_of_runs(measured, levels.as_it_is))
@@ -214,10 +216,10 @@ def draw_curves(measured: Measured, levels: Levels, draws: int) -> Curves:
 def _of_runs(measured: Measured, keys: Sequence[Key]) -> Floats:
     """Of each run, log step, log power and °C: (runs, 3)."""
     steps = {run.key: run.step_time_s for run in measured.runs}
-    found = []
+    values = []
     for key in keys:
         mine = [reading for reading in measured.readings if reading.key == key]
-        power_w = np.mean([each.power_w for each in mine])
-        warmth_c = np.mean([each.temperature_c for each in mine])
-        found.append((math.log(steps[key]), math.log(power_w), float(warmth_c)))
-    return np.array(found)
+        power_w = np.mean([reading.power_w for reading in mine])
+        warmth_c = np.mean([reading.temperature_c for reading in mine])
+        values.append((math.log(steps[key]), math.log(power_w), float(warmth_c)))
+    return np.array(values)

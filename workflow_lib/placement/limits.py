@@ -69,7 +69,11 @@ def advise(
         elif levels is not None:
             drawn = draw_curves(measured, levels, len(search.share_of_gain))
             advised.append(Finder(search, levels, drawn, order, layers).best())
-    surest = max(advised, key=lambda each: (each.is_recommended, _surest(each.alone)), default=None)
+    surest = max(
+        advised,
+        key=lambda of_lever: (of_lever.is_recommended, _surest(of_lever.alone)),
+        default=None,
+    )
     return surest, why_not
 
 
@@ -99,7 +103,7 @@ class Finder:
         own = levels.every[-1] if levels.own is None else levels.own
         #: what each GPU has as it is, as far as it can be asked for
         self.own = max(
-            (each for each in self.grid if levels.level(each) <= own), default=self.grid[0]
+            (limit for limit in self.grid if levels.level(limit) <= own), default=self.grid[0]
         )
         logs = [self.answers.logs(limit) for limit in self.grid]
         #: of each GPU, by limit, (limits, draws)
@@ -118,7 +122,9 @@ class Finder:
         given = (self.own,) * self.gpus
         others = [candidate for candidate in dict.fromkeys(self.candidates()) if candidate != given]
         tried = {limits: self.alone(limits) for limits in others or [given]}
-        values = max(tried, key=lambda each: (_pays(tried[each]), round(_surest(tried[each]), 6)))
+        values = max(
+            tried, key=lambda limits: (_pays(tried[limits]), round(_surest(tried[limits]), 6))
+        )
         return LimitAdvice(
             levels=self.levels,
             alone=tried[values],
@@ -196,19 +202,19 @@ class Finder:
                 low = middle
             else:
                 high = middle
-        return [float(each) for each in np.linspace(high, self.longest, _LENGTHS)]
+        return [float(length) for length in np.linspace(high, self.longest, _LENGTHS)]
 
     def _part(self, limit: int, way: float) -> int:
         level = self.levels.level
         wanted = math.exp((1 - way) * math.log(level(self.own)) + way * math.log(level(limit)))
-        return min(self.grid, key=lambda each: abs(level(each) - wanted))
+        return min(self.grid, key=lambda candidate: abs(level(candidate) - wanted))
 
 
 def _grid(levels: Levels) -> list[int]:
     """The limits that are looked at: measured levels, and whole steps between them."""
     low, high, step = levels.every[0], levels.every[-1], levels.lever.step
-    steps = {step * each for each in range(math.ceil(low / step), math.floor(high / step) + 1)}
-    measured = {int(each) for each in levels.every if each.is_integer()}
+    steps = {step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)}
+    measured = {int(level) for level in levels.every if level.is_integer()}
     return sorted(steps | measured | ({levels.unreached} if levels.unreached else set()))
 
 

@@ -80,7 +80,7 @@ class Answers:
         level = self.levels.level(limit)
         if self.lock is None or self.levels.own is None or level >= self.levels.own:
             return self.curves.at(curve, level)
-        binding = [each for each in self.levels.every if each < self.levels.own]
+        binding = [lock for lock in self.levels.every if lock < self.levels.own]
         nothing = np.zeros(len(curve))
         lowered = np.column_stack([*map(self._lowered, binding), nothing])
         values = np.column_stack([curve[:, : len(binding)], nothing])
@@ -88,8 +88,8 @@ class Answers:
 
     def _lowered(self, level: float) -> Floats:
         """By how much a lock lowers the logarithm of the clock, the mean of all GPUs, (draws)."""
-        each = [np.minimum(np.log(level / free_mhz), 0) for free_mhz in self.free_mhz.values()]
-        return np.asarray(np.mean(each, axis=0))
+        lowered = [np.minimum(np.log(level / free_mhz), 0) for free_mhz in self.free_mhz.values()]
+        return np.asarray(np.mean(lowered, axis=0))
 
     def _free_mhz(self, steeper: Floats) -> Floats:
         """The mean clock with which GPUs compute where no lock holds them back, (draws).
@@ -118,12 +118,12 @@ class Answers:
             return {place: values + log_speed for place, values in own.items()}
         locks, log_speeds = self.lock
         locked = _along(locks, log_speeds, np.full(len(locks), math.log(level)))
-        found = {}
+        logs = {}
         for place, values in own.items():
             free_mhz = self.free_mhz[place]
             slower = np.minimum(locked - _along(locks, log_speeds, np.log(free_mhz)), 0)
-            found[place] = values + np.where(level < free_mhz, slower, 0)
-        return found
+            logs[place] = values + np.where(level < free_mhz, slower, 0)
+        return logs
 
     def _lock(self) -> tuple[Floats, Floats]:
         """Locks, by their logarithm, and that of the speed of a GPU whose clock is locked to each,
@@ -135,7 +135,7 @@ class Answers:
         work = search.work(layers)
         step = search.pipeline.step(work / speeds)
         fastest = np.max([*search.logs.values()], axis=0)
-        found = []
+        speed_of_lock = []
         for log_speed in self.curves.log_speed.T:
             wanted = step / np.exp(log_speed)
             low = speeds.min(axis=-1) * np.exp(np.minimum(log_speed, 0))
@@ -145,13 +145,13 @@ class Answers:
                 locked = work / np.minimum(speeds, middle[:, None])
                 is_too_slow = search.pipeline.step(locked) > wanted
                 low, high = np.where(is_too_slow, middle, low), np.where(is_too_slow, high, middle)
-            found.append(np.where(log_speed < 0, np.log(high), fastest))
+            speed_of_lock.append(np.where(log_speed < 0, np.log(high), fastest))
         highest = np.max([*self.free_mhz.values()], axis=0)
         binding = int(np.searchsorted(self.curves.levels, highest[0]))
         below = np.log(self.curves.levels[:binding])
         last = np.maximum(np.log(highest), below.max(initial=-np.inf))
         locks = np.column_stack([np.tile(below, (len(last), 1)), last])
-        return locks, np.stack([*found[:binding], fastest], axis=-1)
+        return locks, np.stack([*speed_of_lock[:binding], fastest], axis=-1)
 
 
 def _along(grid: Floats, values: Floats, at: Floats) -> Floats:

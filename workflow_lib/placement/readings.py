@@ -97,15 +97,15 @@ class Measured:
     @property
     def uuids(self) -> dict[tuple[str, int], str]:
         """The GPU at each place (node, index). Raises RecordError where two were at one place."""
-        found: dict[tuple[str, int], str] = {}
+        uuids: dict[tuple[str, int], str] = {}
         for reading in self.readings:
-            known = found.setdefault((reading.node, reading.gpu), reading.uuid)
+            known = uuids.setdefault((reading.node, reading.gpu), reading.uuid)
             if known != reading.uuid:
                 raise RecordError(
                     f"{self.sweep}: GPU {reading.gpu} of {reading.node} was {known} in one run and "
                     f"{reading.uuid} in another: runs of one characterisation need the same GPUs"
                 )
-        return found
+        return uuids
 
     def of_nodes(self) -> dict[tuple[str, ...], Measured]:
         """Apart by the nodes that ran together: within a run alone GPUs can be compared."""
@@ -193,11 +193,11 @@ def read(directory: Path) -> Measured:
             simulated=row["simulated"] is True,
         )
         runs.append(run)
-        found = _readings(run, at, gpus.get(run.key, []), inlets)
-        if isinstance(found, str):
-            left_out[run.key] = found
+        of_run = _readings(run, at, gpus.get(run.key, []), inlets)
+        if isinstance(of_run, str):
+            left_out[run.key] = of_run
         else:
-            readings += found
+            readings += of_run
     return Measured(directory.name, runs, readings, left_out)
 
 
@@ -208,7 +208,7 @@ def _readings(
     by_uuid = {row["gpu_uuid"]: row for row in rows if row["gpu_uuid"] is not None}
     by_place = {(row["node"], row["gpu"]): row for row in rows}
     order = order_of(run.cell)
-    found = []
+    readings = []
     for number in range(run.cell.degrees.world_size):
         rank = read_record(at.rank(number), RankRecord)
         gpu = rank.gpu
@@ -222,7 +222,7 @@ def _readings(
         if missing := [name for name in _NEEDED if row[name] is None]:
             return f"GPU {gpu} of {rank.node} has no {missing[0]}"
         capped = (row["throttle_power_share"] or 0) >= _AT_CAP
-        found.append(
+        readings.append(
             Reading(
                 cell=run.cell.id,
                 run=run.run,
@@ -239,4 +239,4 @@ def _readings(
                 power_limit_w=row["power_limit_w"],
             )
         )
-    return found
+    return readings

@@ -155,8 +155,8 @@ class Search:
         clocks = np.log([measured.clock(reading) for reading in measured.readings])
         observed = within_runs(measured, clocks[:, None])[:, 0]
         count = len(self.places)
-        found = solved(measured, self.weights, design, observed, range(count - 1))
-        effects = np.column_stack([found, -found.sum(axis=1)])
+        parameters = solved(measured, self.weights, design, observed, range(count - 1))
+        effects = np.column_stack([parameters, -parameters.sum(axis=1)])
         #: of each GPU, (draws): the logarithm of its clock, less the mean of all
         self.clocks = dict(zip(self.places, effects.T, strict=True))
         self.head, self.share_of_gain = self._uniform(_OF_HEAD), self._uniform(_OF_GAIN)
@@ -189,10 +189,10 @@ class Search:
         self.usual_duty: Floats = np.mean(of_readings, axis=0)
         readings = measured, self.weights, self.places, duty
         self.power, self.power_slope = by_gpu_and_duty(
-            *readings, lambda each: each.power_w, self.unknown
+            *readings, lambda reading: reading.power_w, self.unknown
         )
         self.heat, self.heat_slope = by_gpu_and_duty(
-            *readings, lambda each: each.temperature_c, self.unknown
+            *readings, lambda reading: reading.temperature_c, self.unknown
         )
 
     def _log_steps(self, cells: Sequence[Cell], share: float) -> Floats:
@@ -236,7 +236,7 @@ class Search:
         estimates = {place: float(values[0]) for place, values in self.logs.items()}
         orders = pipeline.orders(self.nodes, estimates)
         given = np.array(pipeline.layers(degrees))
-        found = {self._own: None}
+        candidates = {self._own: None}
         for share in _TRIED_SHARES:
             first = {place: share * values[:1] for place, values in self.logs.items()}
             speeds = pipeline.speeds(orders, self.nodes, first)[:, 0]
@@ -245,12 +245,12 @@ class Search:
                 layers = pipeline.divided(speeds)
             steps = pipeline.step(pipeline.passes(layers, speeds))
             for number in np.argsort(np.round(steps / steps.min(), 9), kind="stable")[:_MOST_TRIED]:
-                chosen = tuple(int(each) for each in layers[number])
+                chosen = tuple(int(count) for count in layers[number])
                 if self._fits(chosen):
-                    found[orders[number], chosen] = None
-        surest = {each: self.prediction(*each).time_gain.low for each in found}
+                    candidates[orders[number], chosen] = None
+        surest = {placement: self.prediction(*placement).time_gain.low for placement in candidates}
         # Of equal ones the first, which is the cell as it is.
-        return max(surest, key=lambda each: round(surest[each], 6))
+        return max(surest, key=lambda placement: round(surest[placement], 6))
 
     def _fits(self, layers: tuple[int, ...]) -> bool:
         """Whether a division surely fits into memory: the one that was measured did. True if the

@@ -54,8 +54,8 @@ def characterise(measured: Measured, threshold: float = BEHIND) -> Characterisat
     for nodes, group in measured.of_nodes().items():
         try:
             own = fit(group, measured.clock)
-            warmth = fit(group, lambda each: each.temperature_c, logarithms=False)
-            watts = fit(group, lambda each: each.power_w)
+            warmth = fit(group, lambda reading: reading.temperature_c, logarithms=False)
+            watts = fit(group, lambda reading: reading.power_w)
         except RecordError as problem:
             left_out[nodes], error = str(problem), problem
             continue
@@ -73,8 +73,8 @@ def characterise(measured: Measured, threshold: float = BEHIND) -> Characterisat
         row["behind"] = clocks[place].high < -threshold
         row |= _ends("clock", clocks[place]) | _ends("power", power[place])
         row |= _ends("temperature", temperatures[place], "_c")
-        row |= _told("slot", parts.slots.get(place[1]), parts.why_not, reasons)
-        row |= _told("silicon", parts.silicon.get(place), parts.why_not, reasons)
+        row |= _told_apart("slot", parts.slots.get(place[1]), parts.why_not, reasons)
+        row |= _told_apart("silicon", parts.silicon.get(place), parts.why_not, reasons)
         row |= missing(reasons) if reasons else {"missing_reasons": None, "missing_codes": None}
         rows.append(row)
     return Characterisation(clocks, power, temperatures, parts, of_nodes, left_out, rows, threshold)
@@ -83,8 +83,8 @@ def characterise(measured: Measured, threshold: float = BEHIND) -> Characterisat
 def _row(measured: Measured, place: Place) -> tuple[dict[str, Any], dict[str, Reason]]:
     """A GPU's own readings, and why values are missing."""
     mine = [reading for reading in measured.readings if (reading.node, reading.gpu) == place]
-    inlets = [each.inlet_c for each in mine if each.inlet_c is not None]
-    temperature_c = fmean(each.temperature_c for each in mine)
+    inlets = [reading.inlet_c for reading in mine if reading.inlet_c is not None]
+    temperature_c = fmean(reading.temperature_c for reading in mine)
     known = len(inlets) == len(mine)
     row = {
         "node": place[0],
@@ -92,8 +92,8 @@ def _row(measured: Measured, place: Place) -> tuple[dict[str, Any], dict[str, Re
         "gpu_uuid": mine[0].uuid,
         "runs": len(mine),
         "at_power_cap": measured.at_cap,
-        "sm_clock_mean_mhz": fmean(each.sm_clock_mhz for each in mine),
-        "power_mean_w": fmean(each.power_w for each in mine),
+        "sm_clock_mean_mhz": fmean(reading.sm_clock_mhz for reading in mine),
+        "power_mean_w": fmean(reading.power_w for reading in mine),
         "temperature_mean_c": temperature_c,
         "above_inlet_c": temperature_c - fmean(inlets) if known else None,
     }
@@ -108,7 +108,7 @@ def _ends(name: str, effect: Interval, unit: str = "") -> dict[str, float]:
     }
 
 
-def _told(
+def _told_apart(
     name: str, effect: Interval | None, why_not: str, reasons: dict[str, Reason]
 ) -> Mapping[str, float | None]:
     if effect is not None:

@@ -103,7 +103,7 @@ class Pipeline:
         for rank in range(self.degrees.pp):
             held = list(self.degrees.stages_of(rank))
             work[held] /= work[held].sum()
-        return [float(each) for each in work]
+        return [float(share) for share in work]
 
     def _one_f_one_b(self, passes: Floats) -> Floats:
         before = passes.cumsum(axis=-1) - passes
@@ -119,11 +119,11 @@ class Pipeline:
 
     def places(self, nodes: Sequence[str]) -> list[list[tuple[str, int]]]:
         """Of each pipeline rank, the node and the local rank of all ranks that have its stages."""
-        found: list[list[tuple[str, int]]] = [[] for _ in range(self.degrees.pp)]
+        places: list[list[tuple[str, int]]] = [[] for _ in range(self.degrees.pp)]
         for rank in range(self.degrees.world_size):
             node, local = divmod(rank, self.ranks_per_node)
-            found[coordinates(rank, self.degrees).pp].append((nodes[node], local))
-        return found
+            places[coordinates(rank, self.degrees).pp].append((nodes[node], local))
+        return places
 
     def speeds(
         self, orders: Sequence[Order], nodes: Sequence[str], logs: Mapping[Place, Floats]
@@ -162,14 +162,14 @@ class Pipeline:
         sizes = [len(group) for group in groups.values()]
         if math.factorial(count) // math.prod(map(math.factorial, sizes)) > _MOST_ORDERS:
             return [plain, self._by_speed(list(groups.items()), nodes, speeds)]
-        found = []
+        orders = []
         for chosen in _divisions(frozenset(plain), sizes):
             order = [0] * count
             for locals_, gpus in zip(groups.values(), chosen, strict=True):
                 for local, gpu in zip(locals_, gpus, strict=True):
                     order[local] = gpu
-            found.append(tuple(order))
-        return sorted(found, key=lambda order: order != plain)
+            orders.append(tuple(order))
+        return sorted(orders, key=lambda order: order != plain)
 
     def _by_speed(
         self,

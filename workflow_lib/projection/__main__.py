@@ -218,19 +218,19 @@ def _twin(chosen: argparse.Namespace) -> None:
 def _side(sweeps: Views, part: str) -> twins.Side:
     """The one planned cell whose id contains ``part``. Raises ConfigError if there is none or
     several."""
-    found = {
+    cells = {
         planned.cell.id: planned.cell
         for sweep in sweeps.values()
         for planned in sweep.cells
         if part in planned.cell.id
     }
-    if len(found) != 1:
-        examples = ", ".join(sorted(found)[:3]) or "none"
+    if len(cells) != 1:
+        examples = ", ".join(sorted(cells)[:3]) or "none"
         raise ConfigError(
-            f"{part!r} is in the ids of {len(found)} cells, expected 1: {examples}"
+            f"{part!r} is in the ids of {len(cells)} cells, expected 1: {examples}"
             + "".join(f"\nleft out: {mistake}" for mistake in sweeps.mistakes)
         )
-    (cell,) = found.values()
+    (cell,) = cells.values()
     return twins.Side(cell.model, cell.degrees, cell.training)
 
 

@@ -63,8 +63,8 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
         )
         for cell in done.partition_by("cell", maintain_order=True):
             of_cells.setdefault(cell["cell"][0], []).append((directory.name, cell))
-    found = [_own_run(of_cells[name]) for name in sorted(of_cells)]
-    return [each for each in found if each is not None]
+    own_runs = [_own_run(of_cells[name]) for name in sorted(of_cells)]
+    return [run for run in own_runs if run is not None]
 
 
 def _own_run(parts: Sequence[tuple[str, pl.DataFrame]]) -> OwnRun | None:

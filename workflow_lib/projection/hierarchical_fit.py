@@ -175,14 +175,14 @@ class Fit:
         logs, slopes, shares = design.expected(self.values)
         known = self.posterior.variances(slopes)
         of_pass = shares[:, design.is_pass].sum(axis=1)
-        found = []
+        predictions = []
         for number, row in enumerate(rows):
             weights = self._weights(of_pass[number], row)
             new = sum(
                 (weights[self.problem.effects[kind].on] * self.effect_sd[kind]) ** 2
                 for kind in design.unseen[number]
             )
-            found.append(
+            predictions.append(
                 Prediction(
                     log_s=float(logs[number]),
                     variance=float(known[number] + new),
@@ -191,7 +191,7 @@ class Fit:
                     unseen=tuple(design.unseen[number]),
                 )
             )
-        return found
+        return predictions
 
     def contrast(self, one: Row, other: Row) -> tuple[float, float]:
         """The logarithm of one row's time over another's, and its variance, with the noise of both.
@@ -209,7 +209,7 @@ class Fit:
                 weight = self._weights(of_pass[number], row)[self.problem.effects[kind].on]
                 new[key] = new.get(key, 0.0) + sign * weight
         variance = float(self.posterior.variances(slopes[:1] - slopes[1:])[0])
-        variance += sum((each * self.effect_sd[kind]) ** 2 for (kind, _), each in new.items())
+        variance += sum((factor * self.effect_sd[kind]) ** 2 for (kind, _), factor in new.items())
         variance += sum(self.noise_sd[row.kind] ** 2 for row in (one, other))
         return float(logs[0] - logs[1]), variance
 

@@ -108,7 +108,7 @@ class Widths:
     def log_reach(both: Iterable[Widths], variance: float, level: float) -> float:
         """How far an interval of the ratio of two times reaches from its median, as a logarithm
         that is in both directions alike; ``variance`` is that of the ratio's logarithm."""
-        return max(each.reach(level) for each in both) * math.sqrt(variance)
+        return max(one.reach(level) for one in both) * math.sqrt(variance)
 
     @property
     def description(self) -> str:
@@ -155,17 +155,17 @@ def _of(kind: str, without: str = "") -> Widths:
     )
 
 
-def enough(found: Widths) -> Widths:
+def enough(of_kind: Widths) -> Widths:
     """The widths, or the widest of any tuned kind if too few groups were measured. (No kind is
     wider than those of layouts that were tried.)"""
-    if found.groups >= LEAST_GROUPS or found.kind.startswith(UNTUNED):
-        return found
-    known = [each for each in map(_of, _TUNED) if each.groups >= LEAST_GROUPS]
+    if of_kind.groups >= LEAST_GROUPS or of_kind.kind.startswith(UNTUNED):
+        return of_kind
+    known = [tuned for tuned in map(_of, _TUNED) if tuned.groups >= LEAST_GROUPS]
     ends = {
         level: (
-            min(each.ends[level][0] for each in (found, *known)),
-            max(each.ends[level][1] for each in (found, *known)),
+            min(one.ends[level][0] for one in (of_kind, *known)),
+            max(one.ends[level][1] for one in (of_kind, *known)),
         )
         for level in LEVELS
     }
-    return replace(found, ends=ends, enough=False)
+    return replace(of_kind, ends=ends, enough=False)

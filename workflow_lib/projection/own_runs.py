@@ -96,8 +96,12 @@ class OwnRun:
 
     def _shared(self, record: type) -> dict[str, Any]:
         """The values of a record's fields that a row has too, under the same names."""
-        own = {each.name for each in fields(self)}
-        return {each.name: getattr(self, each.name) for each in fields(record) if each.name in own}
+        own = {column.name for column in fields(self)}
+        return {
+            column.name: getattr(self, column.name)
+            for column in fields(record)
+            if column.name in own
+        }
 
 
 #: names of a row.s columns

@@ -77,7 +77,7 @@ class OwnStack:
 
     def check(self) -> None:
         """Refuse runs that do not agree. Raises RecordError with the cell that is furthest off."""
-        worst = max(self.residuals, key=lambda each: abs(each.error), default=None)
+        worst = max(self.residuals, key=lambda residual: abs(residual.error), default=None)
         if worst is not None and abs(worst.error) > MOST_OFF:
             raise RecordError(
                 f"{worst.run.cell}: took {worst.run.step_time_s:.3g} s, but the cells of other "
@@ -94,7 +94,7 @@ class OwnStack:
             # A cell that is predicted too short lies above.
             above = math.copysign(residual.distance, -residual.error)
             known.setdefault(repr(residual.run.layout), []).append(above)
-        groups = [Group.of("own", *each) for each in known.items()]
+        groups = [Group.of("own", *cells) for cells in known.items()]
         return kinds.enough(Widths.of("own", groups))
 
     def widths_of(self, layout: Layout, prediction: Prediction) -> Widths:
@@ -163,14 +163,14 @@ def _residuals(runs: tuple[OwnRun, ...], rates: Rates) -> tuple[Residual, ...]:
     published = published_rows().rows
     rows = rows_of(runs, rates)
     layouts = [run.layout for run in runs]
-    found = []
+    residuals = []
     for run, layout in zip(runs, layouts, strict=True):
         others = [row for row, other in zip(rows, layouts, strict=True) if other != layout]
         others = [*published, *others]
-        (each,) = fit(problem_of(rates), others).predict([_row(run, rates)])
-        distance = abs(each.log_s - math.log(run.step_time_s)) / each.sd
-        found.append(Residual(run, each.median_s / run.step_time_s - 1, distance))
-    return tuple(found)
+        (prediction,) = fit(problem_of(rates), others).predict([_row(run, rates)])
+        distance = abs(prediction.log_s - math.log(run.step_time_s)) / prediction.sd
+        residuals.append(Residual(run, prediction.median_s / run.step_time_s - 1, distance))
+    return tuple(residuals)
 
 
 def problem_of(rates: Rates) -> Problem:
@@ -189,11 +189,11 @@ def _row(run: OwnRun, rates: Rates) -> Row:
 
 def digest() -> str:
     """The SHA-256 of the files that a fit is made from."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for path in sorted(path for pattern in _SOURCES for path in _DATA.glob(pattern)):
         content = path.read_bytes()
-        found.update(f"{path.name} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        checksum.update(f"{path.name} {len(content)}\n".encode() + content)
+    return checksum.hexdigest()
 
 
 @functools.cache
@@ -215,8 +215,8 @@ def shipped_stack() -> OwnStack:
         covariance,
         (kept["effect_sd"], kept["noise_sd"]),
     )
-    found = zip(runs, kept["residuals"], strict=True)
-    residuals = tuple(Residual(run, error, distance) for run, (error, distance) in found)
+    of_runs = zip(runs, kept["residuals"], strict=True)
+    residuals = tuple(Residual(run, error, distance) for run, (error, distance) in of_runs)
     return OwnStack(
         fit=fit,
         runs=runs,

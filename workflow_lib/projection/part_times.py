@@ -76,7 +76,7 @@ def read_parts(path: Path = SHIPPED) -> tuple[PartTime, ...]:
     """
     if path == SHIPPED and not path.exists():
         return ()
-    found = []
+    times = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -84,13 +84,13 @@ def read_parts(path: Path = SHIPPED) -> tuple[PartTime, ...]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found.append(_part_time(json.loads(line)))
+                times.append(_part_time(json.loads(line)))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise RecordError(
                     f"{path}, line {number}: is no record of research/parts_on_gpus.py "
                     f"({type(error).__name__}: {error}); measure it again"
                 ) from None
-    return tuple(found)
+    return tuple(times)
 
 
 def _part_time(record: Mapping[str, Any]) -> PartTime:
@@ -103,7 +103,7 @@ def _part_time(record: Mapping[str, Any]) -> PartTime:
         times = record["repeats_s"]
     else:
         part, ranks, size = record["part"], 1, record["bytes"]
-        times = [sum(each) for each in zip(record["clip_s"], record["step_s"], strict=True)]
+        times = [sum(both) for both in zip(record["clip_s"], record["step_s"], strict=True)]
     if part not in (*EXCHANGES, OPTIMISER):
         raise ValueError(f"the part is {part!r}")
     seconds = [_above_0(time) for time in times]
@@ -209,10 +209,10 @@ class Rates:
     @functools.cached_property
     def groups(self) -> Mapping[Key, tuple[PartTime, ...]]:
         """The times of each line, from the smallest size to the largest."""
-        found: dict[Key, list[PartTime]] = {}
-        for time in sorted(self.times, key=lambda each: each.bytes):
-            found.setdefault((time.gpu, time.part, time.ranks), []).append(time)
-        return {key: tuple(found[key]) for key in sorted(found)}
+        groups: dict[Key, list[PartTime]] = {}
+        for time in sorted(self.times, key=lambda time: time.bytes):
+            groups.setdefault((time.gpu, time.part, time.ranks), []).append(time)
+        return {key: tuple(groups[key]) for key in sorted(groups)}
 
     @functools.cached_property
     def _fitted(self) -> tuple[Mapping[Key, Line], Mapping[Key, str]]:

@@ -43,14 +43,14 @@ def step_time(cell: Cell) -> StepTime | None:
 
     Raises RecordError if the fitted runs cannot be read.
     """
-    found = layout(cell)
-    if found is None:
+    of_cell = layout(cell)
+    if of_cell is None:
         return None
     stack = shipped_stack()
-    (time,) = stack.predict([found], cell.hardware.platform)
+    (time,) = stack.predict([of_cell], cell.hardware.platform)
     if "stack" in time.unseen:
         return None
-    widths = stack.widths_of(found, time)
+    widths = stack.widths_of(of_cell, time)
     low, high = widths.interval(time.median_s, time.sd, COVERAGE)
     median_s, low_s, high_s = (float(f"{s:.{_DIGITS}g}") for s in (time.median_s, low, high))
     return StepTime(median_s, low_s, high_s, widths.kind)
@@ -105,13 +105,13 @@ def projected(cell: Cell) -> Projected | None:
 
     Raises RecordError where the fitted runs cannot be read.
     """
-    found = layout(cell)
+    of_cell = layout(cell)
     stack = shipped_stack()
-    if found is None or found.machine.gpu not in stack.gpus:
+    if of_cell is None or of_cell.machine.gpu not in stack.gpus:
         return None
-    (time,) = stack.predict([found], cell.hardware.platform)
-    power = gpu_power(found, time, levels(stack.runs, found.machine.gpu))
-    return Projected(cell, found, time.median_s, stack.widths_of(found, time), power)
+    (time,) = stack.predict([of_cell], cell.hardware.platform)
+    power = gpu_power(of_cell, time, levels(stack.runs, of_cell.machine.gpu))
+    return Projected(cell, of_cell, time.median_s, stack.widths_of(of_cell, time), power)
 
 
 def ratio(measure: str, one: Projected, other: Projected) -> Interval:
@@ -122,13 +122,13 @@ def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     the interval reaches as far in both directions.
     """
     stack = shipped_stack()
-    rows = [stack.row(each.layout, each.cell.hardware.platform) for each in (one, other)]
+    rows = [stack.row(side.layout, side.cell.hardware.platform) for side in (one, other)]
     _, variance = stack.fit.contrast(*rows)
     if measure == "samples_per_s_per_mj":
         # Time counts twice in it.
         variance *= 4
     if measure in _OF_ENERGY:
-        variance += sum((each.power.sd_w / each.power.power_w) ** 2 for each in (one, other))
+        variance += sum((side.power.sd_w / side.power.power_w) ** 2 for side in (one, other))
     estimate = one.value(measure) / other.value(measure)
     reach = math.exp(Widths.log_reach((one.widths, other.widths), variance, COVERAGE))
     return Interval(estimate, estimate / reach, estimate * reach)

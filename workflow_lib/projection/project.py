@@ -156,21 +156,21 @@ def project(
 
     Raises RecordError if no layout can run.
     """
-    found = list(candidates(model, machine, gpus, global_batch))
-    if not found:
+    tried = list(candidates(model, machine, gpus, global_batch))
+    if not tried:
         raise RecordError(
             f"{model.name} has no layout on {counted(gpus, 'GPU')} with a batch of "
             f"{counted(global_batch, 'sequence')}: use a number of GPUs, or a batch, that "
             "tp × pp × dp can divide"
         )
     known = levels(stack.runs, machine.gpu)
-    projected = predicted(found, platform, stack, known, model, tokens)
+    projected = predicted(tried, platform, stack, known, model, tokens)
     order = get_args(Fit)
-    return sorted(projected, key=lambda each: (order.index(each.candidate.fits), each.step_time_s))
+    return sorted(projected, key=lambda row: (order.index(row.candidate.fits), row.step_time_s))
 
 
 def predicted(
-    found: Sequence[Candidate],
+    tried: Sequence[Candidate],
     platform: str,
     stack: OwnStack,
     known: Levels,
@@ -178,19 +178,19 @@ def predicted(
     tokens: float,
 ) -> list[Projected]:
     """The candidates with their predicted values."""
-    times = stack.predict([each.layout for each in found], platform)
-    names = labels([each.row for each in found])
+    times = stack.predict([candidate.layout for candidate in tried], platform)
+    names = labels([candidate.row for candidate in tried])
     return [
         Projected(
-            each,
+            candidate,
             name,
             time,
-            gpu_power(each.layout, time, known),
-            stack.widths_of(each.layout, time),
+            gpu_power(candidate.layout, time, known),
+            stack.widths_of(candidate.layout, time),
             model,
             tokens,
         )
-        for each, name, time in zip(found, names, times, strict=True)
+        for candidate, name, time in zip(tried, names, times, strict=True)
     ]
 
 
@@ -203,9 +203,9 @@ def indistinguishable(rows: Sequence[Projected], stack: OwnStack, platform: str)
     first = rows[0]
     base = stack.row(first.candidate.layout, platform)
 
-    def may_be_as_short(each: Projected) -> bool:
-        log_ratio, variance = stack.fit.contrast(stack.row(each.candidate.layout, platform), base)
-        return log_ratio <= Widths.log_reach((each.widths, first.widths), variance, _TOLD_APART)
+    def may_be_as_short(row: Projected) -> bool:
+        log_ratio, variance = stack.fit.contrast(stack.row(row.candidate.layout, platform), base)
+        return log_ratio <= Widths.log_reach((row.widths, first.widths), variance, _TOLD_APART)
 
     alike = [row for row in rows[1:] if row.candidate.fits == first.candidate.fits]
     return [first, *filter(may_be_as_short, alike)]
@@ -220,13 +220,17 @@ def recommended(rows: Sequence[Projected]) -> Projected | None:
 def table(rows: Iterable[Projected], alike: Sequence[Projected]) -> pl.DataFrame:
     """One row for each layout; ``told_apart`` says whether the first is told apart from it, null
     where that was not asked, as it fits less surely or more."""
-    names = {each.label for each in alike}
+    names = {row.label for row in alike}
     fits = alike[0].candidate.fits
     return pl.DataFrame(
         [
-            each.row()
-            | {"told_apart": each.label not in names if each.candidate.fits == fits else None}
-            for each in rows
+            projected.row()
+            | {
+                "told_apart": projected.label not in names
+                if projected.candidate.fits == fits
+                else None
+            }
+            for projected in rows
         ]
     )
 
@@ -334,8 +338,8 @@ def _exchanges(best: Projected, stack: OwnStack, platform: str) -> Iterator[tupl
 def _measured_alone(layout: Layout, stack: OwnStack) -> list[tuple[str, str]]:
     """Which parts of a layout take times that were measured alone, and whose lines were refused."""
     gpu = layout.machine.gpu
-    found = [name for name, seconds in measured(layout, stack.rates).items() if seconds]
-    lines = [("parts that were measured alone on this GPU", ", ".join(found))] if found else []
+    names = [name for name, seconds in measured(layout, stack.rates).items() if seconds]
+    lines = [("parts that were measured alone on this GPU", ", ".join(names))] if names else []
     for (of, part, ranks), why in stack.rates.refused.items():
         if of == gpu:
             lines.append((f"{part} of {ranks} measured alone", f"refused: {why}"))

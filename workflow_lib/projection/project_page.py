@@ -54,16 +54,16 @@ def fastest_by_gpus(
 ) -> list[Projected]:
     """The layout that surely fits and has the fastest median, on each number of GPUs from one node
     on, doubling; numbers on which none fits are left out."""
-    found: list[Projected] = []
+    fastest: list[Projected] = []
     known = levels(stack.runs, machine.gpu)
     gpus = machine.gpus_per_node
     while gpus <= MOST_GPUS:
         tried = list(candidates(model, machine, gpus, batch(model, gpus)))
         rows = predicted(tried, platform, stack, known, model, tokens)
-        rows.sort(key=lambda each: each.step_time_s)
-        found += itertools.islice((row for row in rows if row.candidate.fits == "yes"), 1)
+        rows.sort(key=lambda row: row.step_time_s)
+        fastest += itertools.islice((row for row in rows if row.candidate.fits == "yes"), 1)
         gpus *= 2
-    return found
+    return fastest
 
 
 def replicas(
@@ -75,18 +75,18 @@ def replicas(
     machine = dataclasses.replace(
         of.layout.machine, network_bytes_per_s=node_bytes_per_s / of.layout.machine.gpus_per_node
     )
-    found, times = [], 2
+    tried, times = [], 2
     while (of.degrees.world_size // of.degrees.dp) * times <= MOST_GPUS:
         degrees = dataclasses.replace(of.degrees, dp=times)
         sequences = of.training.global_batch_size // of.degrees.dp * times
         training = dataclasses.replace(of.training, global_batch_size=sequences)
         layout = own_layout(base.model, degrees, training, machine)
-        each = Candidate(base.model, degrees, training, layout)
-        if each.fits == "yes" and times % degrees.ep == 0:
-            found.append(each)
+        candidate = Candidate(base.model, degrees, training, layout)
+        if candidate.fits == "yes" and times % degrees.ep == 0:
+            tried.append(candidate)
         times *= 2
     known = levels(stack.runs, machine.gpu)
-    return predicted(found, platform, stack, known, base.model, base.tokens)
+    return predicted(tried, platform, stack, known, base.model, base.tokens)
 
 
 def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[FigureEntry]:
@@ -153,7 +153,7 @@ MOST_SHOWN = 10
 def ranked(rows: Sequence[Projected], alike: Sequence[Projected]) -> list[dict[str, str]]:
     """A line for each layout, with the 90 % interval after each value. ``alike`` are those that are
     not told apart from the first."""
-    names = {each.label for each in alike}
+    names = {row.label for row in alike}
     return [
         {
             "layout": row.label,
@@ -171,9 +171,9 @@ def ranked(rows: Sequence[Projected], alike: Sequence[Projected]) -> list[dict[s
     ]
 
 
-def _used(each: Projected) -> str:
+def _used(row: Projected) -> str:
     """What the driver will count; if the GPU's size bounds it, that is said."""
-    needed, most = each.candidate.memory.with_room, each.candidate.layout.machine.memory_bytes
+    needed, most = row.candidate.memory.with_room, row.candidate.layout.machine.memory_bytes
     return f"{needed / 1e9:.0f}" if needed <= most else f"all {most / 1e9:.0f}"
 
 
@@ -189,12 +189,12 @@ def of_first(first: Projected) -> list[dict[str, str]]:
     ]
 
 
-def _shown(each: Projected, measure: str) -> str:
-    return f"{_word(measure, each.values()[measure][0])} ({_range(each, measure, 0.9)})"
+def _shown(row: Projected, measure: str) -> str:
+    return f"{_word(measure, row.values()[measure][0])} ({_range(row, measure, 0.9)})"
 
 
-def _range(each: Projected, measure: str, level: float) -> str:
-    return " to ".join(_word(measure, end) for end in each.interval(measure, level))
+def _range(row: Projected, measure: str, level: float) -> str:
+    return " to ".join(_word(measure, end) for end in row.interval(measure, level))
 
 
 def _word(measure: str, value: float) -> str:
@@ -217,7 +217,7 @@ def describe(
     """The projection as text: the first layouts, which of them are told apart, and how each part is
     known."""
     first = recommended(rows)
-    names = left_out([each.candidate.row for each in rows])
+    names = left_out([row.candidate.row for row in rows])
     lines = [
         tabulate(ranked(rows, alike)[:5], headers="keys", disable_numparse=True),
         f"{_fitting(rows)} {names} Medians, and intervals that should hold 90 % of runs; "
@@ -259,16 +259,16 @@ def meter(best: Projected, facility: Facility) -> str:
     given."""
     values = best.values()
     layout = best.candidate.layout
-    found = facility_mwh(
+    mwh = facility_mwh(
         values["energy_mwh"][0], values["gpu_hours"][0], layout.machine.gpus_per_node, facility
     )
-    if found is None:
+    if mwh is None:
         return ""
     return (
         f"With {facility.node_rest_w:g} W per node besides its GPUs"
         + (f" and a PUE of {facility.pue:g}" if facility.pue else "")
         + f", as given for nodes {_cooled(facility.cooling)}, the layout with "
-        f"the fastest median takes {found:.4g} MWh at the meter for {power_of_ten(best.tokens)} "
+        f"the fastest median takes {mwh:.4g} MWh at the meter for {power_of_ten(best.tokens)} "
         "tokens."
     )
 
@@ -295,7 +295,7 @@ def write_projection(
         ranked=ranked(rows, alike),
         fitting=_fitting(rows),
         verdict=verdict(rows, alike),
-        left_out=left_out([each.candidate.row for each in rows]),
+        left_out=left_out([row.candidate.row for row in rows]),
         first=of_first(first) if (first := recommended(rows)) else [],
         basis=basis,
         at_meter=at_meter,

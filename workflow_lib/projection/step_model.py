@@ -104,10 +104,10 @@ PROBLEM_WITH_MEASURED = replace(
 
 def seconds(layout: Layout) -> dict[str, float]:
     """The seconds of a layout's parts at the peak; products in FP8 are a part of their own."""
-    found = step_terms.terms(layout)
+    parts = step_terms.terms(layout)
     if layout.precision == "FP8":
-        found["product FP8"] = found.pop("product")
-    return found
+        parts["product FP8"] = parts.pop("product")
+    return parts
 
 
 def doublings(layout: Layout) -> float:

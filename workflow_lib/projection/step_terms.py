@@ -124,9 +124,9 @@ def slowest_rank(layout: Layout) -> int:
 def products_of_ranks_s(layout: Layout) -> list[float]:
     """Seconds of a micro-batch's products on each pipeline rank, the last of which has the head."""
     product, head = _products_s(layout)
-    found = [layers * product for layers in layout.layers_of_ranks]
-    found[-1] += head
-    return found
+    seconds = [layers * product for layers in layout.layers_of_ranks]
+    seconds[-1] += head
+    return seconds
 
 
 def _products_s(layout: Layout) -> tuple[float, float]:
@@ -226,14 +226,14 @@ def expert_bytes(layout: Layout) -> float:
 def _gather_s(layout: Layout) -> float:
     """Seconds of a layer's exchange in a pass. In ZeRO-3 they are of weights twice and gradients
     once, all in 2 bytes; in ZeRO-2 of gradients, whose last exchange is that of ZeRO-1."""
-    each = {
+    moved = {
         2: layout.gradient_bytes * scattered_before(layout),
         3: 6.0 * _again(layout),
     }.get(layout.sharding, 0.0)
     replicas = layout.copies
     share = (replicas - 1) / replicas
     held = layout.shape.layer_parameters / (layout.tp * layout.ep)
-    return each * held * share / layout.machine.ring_bytes_per_s(replicas, layout.tp)
+    return moved * held * share / layout.machine.ring_bytes_per_s(replicas, layout.tp)
 
 
 def scattered_before(layout: Layout) -> float:

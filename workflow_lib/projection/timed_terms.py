@@ -44,7 +44,7 @@ def measured(layout: Layout, rates: Rates) -> dict[str, float]:
     take (for the optimiser, what is left of it)."""
     passes = layout.bubble * (1 + layout.evaluation)
     layers = passes * layout.layers_of_ranks[step_terms.slowest_rank(layout)]
-    found: dict[str, float] = {}
+    parts: dict[str, float] = {}
     beside = "beside" if layout.overlap else "alone"
     for part, name, times, seconds in (
         ("tensor", f"tensor {beside}", layers, _tensor_s(layout, rates)),
@@ -54,8 +54,8 @@ def measured(layout: Layout, rates: Rates) -> dict[str, float]:
         ("reduce", f"reduce {beside}", 1.0, _reduce_s(layout, rates)),
     ):
         if seconds is not None:
-            found |= {part: 0.0, name: times * seconds}
-    return found | _optimiser(layout, rates)
+            parts |= {part: 0.0, name: times * seconds}
+    return parts | _optimiser(layout, rates)
 
 
 def _tensor_s(layout: Layout, rates: Rates) -> float | None:
@@ -149,5 +149,5 @@ def _line(
 
 
 def _sum(*seconds: float | None) -> float | None:
-    found = [second for second in seconds if second is not None]
-    return sum(found) if len(found) == len(seconds) else None
+    known = [second for second in seconds if second is not None]
+    return sum(known) if len(known) == len(seconds) else None

@@ -26,34 +26,34 @@ def energy_errors(
 ) -> tuple[str, ...]:
     """A sentence for each cell with runs whose energy may be off by more than 0.2 %: by how much,
     and in how many runs."""
-    found = []
+    lines = []
     for cell, label in zip(cells, labels, strict=True):
         ended = completed_runs_of(cell, runs)
         shares = [run["energy_error_share"] for run in ended]
         off = [share for share in shares if share is not None and share > _FINDING]
         if off:
             many = "" if len(ended) == 1 else f" in {len(off)} of {len(ended)} runs"
-            found.append(
+            lines.append(
                 f"{label} ({cell['model']} on {cell['platform']}): up to "
                 f"±{significant(100 * max(off), 2)} %{many}"
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def trainers_differ(cells: Sequence[Row], results: Path) -> tuple[str, ...]:
     """A clause for each trainer of others that cells have: how it differs from this repository's
     own, as its file said when they were planned. Raises RecordError, OSError."""
-    told = {}
+    trainings = {}
     for cell in cells:
         for directory in runs_of_cell(results, cell["cell"])[:1]:
             record = read_if_there(RunPaths(directory).cell, Cell)
             if record is not None and record.training.trainer != NATIVE:
-                told[record.training.trainer] = record.training
+                trainings[record.training.trainer] = record.training
     unchecked = "; its tokens are those that cells ask for, which nothing checked"
     return tuple(
         f"{name} differs from {NATIVE}: {training.trainer_differs}"
         f"{unchecked if training.trainer_steps == 'hook' else ''}"
-        for name, training in sorted(told.items())
+        for name, training in sorted(trainings.items())
     )
 
 
@@ -104,12 +104,12 @@ def _in_words(cell: Row, name: str) -> str:
 
 
 def _why(cell: Row, runs: Sequence[Row]) -> Reason:
-    told = (
+    reasons = (
         Reason.of_row(run).get("at_power_limit_share")
         for run in runs
         if run["cell"] == cell["cell"] and run["at_power_limit_share"] is None
     )
-    return next(filter(None, told), Reason("no_reason"))
+    return next(filter(None, reasons), Reason("no_reason"))
 
 
 #: torch's allocator without any setting
@@ -121,7 +121,7 @@ def short_memory(
 ) -> tuple[str, ...]:
     """A sentence for each cell with runs in whose measured steps torch's allocators gave blocks
     back to the driver, or found no memory and tried again."""
-    found = []
+    lines = []
     for cell, label in zip(cells, labels, strict=True):
         ended = completed_runs_of(cell, runs)
         short = [run for run in ended if run["memory_pressure"]]
@@ -130,12 +130,12 @@ def short_memory(
                 max(run[name] or 0 for run in short)
                 for name in ("allocator_retries", "allocator_frees")
             )
-            found.append(
+            lines.append(
                 f"{label} ({cell['model']} on {cell['platform']}): up to "
                 f"{counted(retries, 'allocation')} tried again and {counted(frees, 'block')} given "
                 f"back in {len(short)} of {counted(len(ended), 'run')}"
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def allocators_set(cells: Sequence[Row], labels: Sequence[str]) -> tuple[str, ...]:
@@ -150,17 +150,17 @@ def allocators_set(cells: Sequence[Row], labels: Sequence[str]) -> tuple[str, ..
 def unused_gpus(rows: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ...]:
     """A line for each run and node with GPUs that no rank used, and their power. ``rows`` are those
     of UNUSED_GPUS, ``labels`` maps cells to labels."""
-    found: dict[tuple[str, int, str], list[str]] = {}
+    of_nodes: dict[tuple[str, int, str], list[str]] = {}
     for row in rows:
         power = row["power_mean_w"]
-        told = "power unknown" if power is None else f"{significant(power)} W"
+        state = "power unknown" if power is None else f"{significant(power)} W"
         if not row["watched"]:
-            told += "; not part of the job, read once before training"
+            state += "; not part of the job, read once before training"
         key = row["cell"], row["run"], row["node"]
-        found.setdefault(key, []).append(f"GPU {row['gpu']} ({told})")
+        of_nodes.setdefault(key, []).append(f"GPU {row['gpu']} ({state})")
     return tuple(
         f"{labels[cell]}, run {run}, {node}: {', '.join(gpus)}"
-        for (cell, run, node), gpus in found.items()
+        for (cell, run, node), gpus in of_nodes.items()
     )
 
 

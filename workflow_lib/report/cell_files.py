@@ -143,13 +143,13 @@ def logs(paths: RunPaths, clean: Clean) -> list[dict[str, str]]:
     of training comes first. Logs of the sampler and the job are only listed if they are not empty.
     """
     training, sampler = paths.training_log, paths.logs / "telemetry.log"
-    found = [{"name": "logs/training.log", **_text(training, training.name, tail, clean)}]
+    ends = [{"name": "logs/training.log", **_text(training, training.name, tail, clean)}]
     others = (path for path in paths.logs.glob("*") if path not in (training, sampler))
     for path in (sampler, *sorted(others, key=lambda path: natural(path.name))[:_LOGS]):
         if path.is_file() and path.stat().st_size:
             name = clean(f"logs/{path.name}")
-            found.append({"name": name, **_text(path, path.name, tail, clean)})
-    return found
+            ends.append({"name": name, **_text(path, path.name, tail, clean)})
+    return ends
 
 
 def _text(path: Path, name: str, read: Any, clean: Clean) -> dict[str, str]:
@@ -191,21 +191,23 @@ def failure(paths: RunPaths, clean: Clean) -> dict[str, Any]:
         ],
         "traceback": "\n".join(shortened(clean(line)) for line in traceback[-_TRACEBACK_LINES:]),
         "all_exits": len(exits),
-        "exits": [clean(_ended(each)) for each in exits[:_LISTED]],
+        "exits": [clean(_ended(record)) for record in exits[:_LISTED]],
     }
 
 
-def _ended(each: ExitRecord) -> str:
-    how = f"ended by {each.signal}" if each.signal else f"ended with exit code {each.exit_code}"
-    told = ", after the launcher had asked it to end" if each.told_to_end else ""
-    killed = ", for lack of memory" if each.out_of_memory_kills else ""
-    return f"rank {each.rank} on {each.node} {how}{killed}{told}"
+def _ended(record: ExitRecord) -> str:
+    how = (
+        f"ended by {record.signal}" if record.signal else f"ended with exit code {record.exit_code}"
+    )
+    asked = ", after the launcher had asked it to end" if record.told_to_end else ""
+    killed = ", for lack of memory" if record.out_of_memory_kills else ""
+    return f"rank {record.rank} on {record.node} {how}{killed}{asked}"
 
 
 def _of_ranks(directory: Path, kind: type[_Rank]) -> Sequence[_Rank]:
     """A directory's records, sorted by time."""
-    found = [read_record(path, kind) for path in directory.glob("rank*.json")]
-    return sorted(found, key=lambda each: (each.unix_time_s, each.rank))
+    records = [read_record(path, kind) for path in directory.glob("rank*.json")]
+    return sorted(records, key=lambda record: (record.unix_time_s, record.rank))
 
 
 def _object(path: Path) -> dict[str, Any] | None:

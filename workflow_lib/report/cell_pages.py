@@ -110,10 +110,10 @@ def cell_pages(
 
 def _nodes(gpus: Sequence[Row]) -> dict[tuple[str, int], list[str]]:
     """(cell, run) → the nodes whose GPUs were read."""
-    found: dict[tuple[str, int], dict[str, None]] = {}
+    nodes: dict[tuple[str, int], dict[str, None]] = {}
     for gpu in gpus:
-        found.setdefault((gpu["cell"], gpu["run"]), {})[gpu["node"]] = None
-    return {key: sorted(names) for key, names in found.items()}
+        nodes.setdefault((gpu["cell"], gpu["run"]), {})[gpu["node"]] = None
+    return {key: sorted(names) for key, names in nodes.items()}
 
 
 def _first(runs: Sequence[Row], *, completed: bool) -> int | None:
@@ -138,7 +138,7 @@ def _head(cell: Row, planned: Row | None, label: str, clean: Clean) -> dict[str,
     return {
         "id": cell["cell"],
         "label": clean(label),
-        "facts": [(heading, clean(told)) for heading, told in _facts(cell)],
+        "facts": [(heading, clean(text)) for heading, text in _facts(cell)],
         "model": clean(cell["model"]),
         "mark": marks([cell]),
         "outcome": cell["outcome"],
@@ -158,8 +158,8 @@ def _facts(cell: Row) -> list[tuple[str, str]]:
     for axis in AXES.values():
         heading = _HEADINGS.get(axis.role) or _HEADINGS[axis.part]
         # Axes that are off or not set are not mentioned.
-        if cell[axis.name] not in (None, False, 0) and (told := axis.in_words(cell)):
-            lines.setdefault(heading, []).append(told)
+        if cell[axis.name] not in (None, False, 0) and (words := axis.in_words(cell)):
+            lines.setdefault(heading, []).append(words)
     lines[_HEADINGS["layout"]].append(counted(cell["gpus"], "GPU"))
     if cell["emulated"]:
         lines[_HEADINGS["place"]].append(f"emulated: {cell['emulated']}")
@@ -194,22 +194,22 @@ def _run(
 
 
 def _add_files(
-    pages: dict[str, Any], cell: Row, told: int, failed: int | None, results: Path, clean: Clean
+    pages: dict[str, Any], cell: Row, run: int, failed: int | None, results: Path, clean: Clean
 ) -> None:
-    """Add the contents of the files of run ``told``; the logs are those of run ``failed`` if there
+    """Add the contents of the files of run ``run``; the logs are those of run ``failed`` if there
     is one."""
-    paths = RunPaths(run_directory(results, cell["cell"], told))
+    paths = RunPaths(run_directory(results, cell["cell"], run))
     resolved = configuration(paths, clean)
     known = {column.name: cell[column.name] for column in IDENTITY}
     pages["configurations"].append(
-        {"run": told, "sections": resolved + precisions(paths, clean)}
+        {"run": run, "sections": resolved + precisions(paths, clean)}
         if resolved is not None
         else {"run": None, "sections": sections(known, "cell", clean)}
     )
-    pages["scripts"].append({"run": told, **script(paths, clean)})
+    pages["scripts"].append({"run": run, **script(paths, clean)})
     recorded = environment(paths, clean)
-    pages["environments"].append({"run": told, "sections": recorded})
-    logged = told if failed is None else failed
+    pages["environments"].append({"run": run, "sections": recorded})
+    logged = run if failed is None else failed
     of_logs = RunPaths(run_directory(results, cell["cell"], logged))
     ran = cell["outcome"] not in (Outcome.INFEASIBLE.value, _NOT_RUN) or failed is not None
     pages["logs"].append({"run": logged, "files": logs(of_logs, clean)} if ran else None)
@@ -240,41 +240,41 @@ def figures_of_cell(cell: Row, runs: Sequence[Row], reasons: Reasons) -> list[An
     the index of the reasons of the runs that lack it. A measure that does not apply to the workload
     is null."""
     why = [(run["run"], Reason.of_row(run)) for run in runs if completed(run)]
-    found: list[Any] = []
+    figures: list[Any] = []
     for measure in MEASURES.values():
         text, interval, value = shown(cell, measure)
         if not measure.applies(cell["workload"]):
-            found.append(None)
+            figures.append(None)
         elif value is not None:
-            found.append([text, interval] if interval else text)
+            figures.append([text, interval] if interval else text)
         else:
             lacking: dict[str, list[str]] = {}
             for number, of_run in why:
                 if measure.name in of_run:
                     lacking.setdefault(of_run[measure.name], []).append(str(number))
-            told = "; ".join(
+            why_missing = "; ".join(
                 reason if len(numbers) == len(why) else f"run {', '.join(numbers)}: {reason}"
                 for reason, numbers in lacking.items()
             )
-            found.append(reasons.number(told or _NO_REASON))
-    return found
+            figures.append(reasons.number(why_missing or _NO_REASON))
+    return figures
 
 
 def figures_of_run(run: Row, reasons: Reasons) -> list[Any]:
     """A run's MEASURES, as :func:`figures_of_cell` gives them."""
     why = Reason.of_row(run)
-    found: list[Any] = []
+    figures: list[Any] = []
     for measure in MEASURES.values():
         value = run[measure.name]
         if not measure.applies(run["workload"]):
-            found.append(None)
+            figures.append(None)
         elif value is None:
-            found.append(reasons.number(why.get(measure.name, _NO_REASON)))
+            figures.append(reasons.number(why.get(measure.name, _NO_REASON)))
         elif isinstance(value, bool):
-            found.append("yes" if value else "no")
+            figures.append("yes" if value else "no")
         else:
-            found.append(significant(value * measure.factor, decimals=measure.decimals))
-    return found
+            figures.append(significant(value * measure.factor, decimals=measure.decimals))
+    return figures
 
 
 def estimates(planned: Row) -> list[tuple[str, str, str]]:
@@ -293,9 +293,13 @@ def estimates(planned: Row) -> list[tuple[str, str, str]]:
 def profiled_shares(cell: Row) -> list[tuple[str, str, str]]:
     """The known shares from the traces of a cell's profiled run, as (heading, unit, value)."""
     return [
-        (each.heading, each.people_unit, significant(value * each.factor, decimals=each.decimals))
-        for each in PROFILED.values()
-        for value in (cell[each.name],)
+        (
+            column.heading,
+            column.people_unit,
+            significant(value * column.factor, decimals=column.decimals),
+        )
+        for column in PROFILED.values()
+        for value in (cell[column.name],)
         if value is not None
     ]
 

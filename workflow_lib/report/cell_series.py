@@ -140,8 +140,8 @@ def _panel(
         return None
     # Front and rear are only drawn together.
     apart = all(counts[name] for name in curves)
-    found: dict[str, Any] = {"of": max(counts[name] for name in curves)}
-    found["lines"] = [
+    drawn: dict[str, Any] = {"of": max(counts[name] for name in curves)}
+    drawn["lines"] = [
         deltas(
             _scaled(total, panel, count) if count == counts[name] else None
             for total, count in zip(values[f"{name} sum"], values[f"{name} count"], strict=True)
@@ -150,11 +150,11 @@ def _panel(
         else None
         for name, curve in curves.items()
     ]
-    if panel.band and found["of"] > 1:
+    if panel.band and drawn["of"] > 1:
         first = next(iter(curves))
         for end in ("low", "high"):
-            found[end] = deltas(_scaled(value, panel) for value in values[f"{first} {end}"])
-    return found
+            drawn[end] = deltas(_scaled(value, panel) for value in values[f"{first} {end}"])
+    return drawn
 
 
 def _scaled(thousandths: int | None, panel: Panel, count: int = 1) -> int | None:
@@ -170,11 +170,11 @@ def _scaled(thousandths: int | None, panel: Panel, count: int = 1) -> int | None
 def deltas(values: Iterable[int | None]) -> list[int | None]:
     """Each value minus the one before it that is not null; the first stays as it is."""
     last = 0
-    found: list[int | None] = []
+    differences: list[int | None] = []
     for value in values:
-        found.append(None if value is None else value - last)
+        differences.append(None if value is None else value - last)
         last = last if value is None else value
-    return found
+    return differences
 
 
 def steps_of(steps: pl.DataFrame | None, run: int) -> dict[str, Any] | None:
@@ -195,30 +195,30 @@ def steps_of(steps: pl.DataFrame | None, run: int) -> dict[str, Any] | None:
     # Keep four digits of a typical step.
     scale = 10 ** (3 - math.floor(math.log10(typical)) if typical > 0 else 3)
     scale = max(scale, 1)
-    each = -(-len(known) // MOST_POINTS)
+    per_point = -(-len(known) // MOST_POINTS)
     rows = known.select("phase", "elapsed_s", "step_time_s", "counted").rows()
     # Warm-up and measured steps are never joined.
     parts = [
-        [of_phase[place : place + each] for place in range(0, len(of_phase), each)]
+        [of_phase[place : place + per_point] for place in range(0, len(of_phase), per_point)]
         for phase in ("warmup", "measured")
         if (of_phase := [row for row in rows if row[0] == phase])
     ]
     groups = [group for part in parts for group in part]
     spans: list[Sequence[float | None]] = [[row[2] for row in group] for group in groups]
     counted = next((row[1] for row in rows if row[3]), None)
-    found = {
+    series = {
         "scale": scale,
-        "each": each,
+        "each": per_point,
         "warmup": sum(group[0][0] == "warmup" for group in groups),
         "counted": None if counted is None else round(counted, 3),
         "starts": deltas(round(group[0][1] * scale) for group in groups),
         "times": deltas(_mean(of_group, scale) for of_group in spans),
     }
-    if each > 1:
+    if per_point > 1:
         for name, end in (("low", min), ("high", max)):
             ends = (end((v for v in of_group if v is not None), default=None) for of_group in spans)
-            found[name] = deltas(None if value is None else round(value * scale) for value in ends)
-    return found
+            series[name] = deltas(None if value is None else round(value * scale) for value in ends)
+    return series
 
 
 def _mean(values: Sequence[float | None], scale: int) -> int | None:

@@ -123,7 +123,7 @@ def _series(run: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, flo
     """Column → GPU → times in s since the first counted step, and values."""
     paths = RunPaths(run["directory"])
     start = (run["window_unix_s"] or [run["started_unix_s"]])[0]
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {column: {} for column in _PANELS}
+    series: dict[str, dict[str, list[tuple[float, float]]]] = {column: {} for column in _PANELS}
     for node in run["nodes"]:
         if not paths.gpu_samples(node).exists():
             continue
@@ -131,8 +131,8 @@ def _series(run: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, flo
         for (gpu,), of_gpu in rows.group_by("gpu", maintain_order=True):
             for column in _PANELS:
                 if points := of_gpu.select("unix_time_s", column).drop_nulls().rows():
-                    found[column][f"{node}, GPU {gpu}"] = [(at - start, v) for at, v in points]
-    return found
+                    series[column][f"{node}, GPU {gpu}"] = [(at - start, v) for at, v in points]
+    return series
 
 
 def _draw(

@@ -31,16 +31,16 @@ class Fate:
 def failures(cells: Sequence[Row], runs: Iterable[Row]) -> list[Fate]:
     """The outcomes of everything that did not complete: how often each occurred, and its most
     frequent cause."""
-    found = []
+    fates = []
     infeasible = [cell for cell in cells if cell["outcome"] == "infeasible"]
     if infeasible:
         causes = Counter(cell["cause"] for cell in infeasible)
-        found.append(Fate(counted(len(infeasible), "cell"), "infeasible", _most(causes)))
-    return [*found, *_of_runs(runs, "run"), *_of_runs(profiled_runs(cells), "profiled run")]
+        fates.append(Fate(counted(len(infeasible), "cell"), "infeasible", _most(causes)))
+    return [*fates, *_of_runs(runs, "run"), *_of_runs(profiled_runs(cells), "profiled run")]
 
 
 def _of_runs(runs: Iterable[Row], noun: str) -> list[Fate]:
-    found = []
+    fates = []
     by_outcome: dict[str, list[Row]] = {}
     for run in runs:
         if run["outcome"] not in ("completed", "infeasible"):
@@ -49,8 +49,8 @@ def _of_runs(runs: Iterable[Row], noun: str) -> list[Fate]:
         of_cells = len({run["cell"] for run in some})
         causes = Counter(run["cause"] or "no cause was recorded" for run in some)
         number = f"{counted(len(some), noun)} of {counted(of_cells, 'cell')}"
-        found.append(Fate(number, in_words(outcome), _most(causes)))
-    return found
+        fates.append(Fate(number, in_words(outcome), _most(causes)))
+    return fates
 
 
 def _most(causes: Counter[str]) -> str:

@@ -57,7 +57,7 @@ def slower_with_overlap(tables: Tables, labels: Mapping[str, str]) -> tuple[str,
         if (row := _slower(off, on, side))
     ]
     steps = _steps(tables, [cell["cell"] for off, on, _ in slower for cell in (off, on)])
-    return tuple(_sentence(*each, labels, steps) for each in slower)
+    return tuple(_sentence(*triple, labels, steps) for triple in slower)
 
 
 def _slower(off: Row, on: Row, side: Side) -> Row | None:
@@ -72,18 +72,20 @@ def _sentence(
     off: Row, on: Row, judged: Row, labels: Mapping[str, str], steps: Mapping[str, _Step]
 ) -> str:
     lost = sentences.amount(_RATE, judged["estimate"])
-    told = f"{labels[on['cell']]} is {lost} slower than without: {_rate(on)} against {_rate(off)}"
+    sentence = (
+        f"{labels[on['cell']]} is {lost} slower than without: {_rate(on)} against {_rate(off)}"
+    )
     if judged["medians"]:
-        told += f"; {judged['medians']}"
+        sentence += f"; {judged['medians']}"
     if missing := [cell for cell in (off, on) if cell["cell"] not in steps]:
         which = "the cell with overlap" if on in missing else "the cell without overlap"
         if len(missing) == 2:
             which = "either cell"
-        return f"{told}. Where the time went is not known: no trace contains a step of {which}."
+        return f"{sentence}. Where the time went is not known: no trace contains a step of {which}."
     before, after = steps[off["cell"]], steps[on["cell"]]
     parts = "; ".join(_parts(before, after))
     return (
-        f"{told}. On the mean rank a profiled step took {_change(before.span, after.span)} ms: "
+        f"{sentence}. On the mean rank a profiled step took {_change(before.span, after.span)} ms: "
         f"{parts}."
     )
 
@@ -131,7 +133,7 @@ def _steps(tables: Tables, cells: Sequence[str]) -> dict[str, _Step]:
     means = ranks.group_by("cell").agg(
         pl.len().alias("ranks"), *((pl.col(name) / pl.col("steps")).mean() for name in columns)
     )
-    found = {
+    steps = {
         row["cell"]: _Step(row["span_s"], {name: row[name] for name in _PARTS})
         for row in means.iter_rows(named=True)
     }
@@ -146,9 +148,9 @@ def _steps(tables: Tables, cells: Sequence[str]) -> dict[str, _Step]:
     communicating = {klass.name for klass in CLASSES if klass.communicates}
     for row in of_class.iter_rows(named=True):
         # A class that a rank lacks took no time on it, so the mean is over all ranks.
-        step, name = found[row["cell"]], row["class"]
+        step, name = steps[row["cell"]], row["class"]
         if name in communicating:
             step.exposed[name] = row["exposed_s"] / row["ranks"]
         else:
             step.computation[name] = row["covered_s"] / row["ranks"]
-    return found
+    return steps

@@ -98,9 +98,9 @@ def rebuilding_commands(sweep: str, description: str, runs: Iterable[Row]) -> st
     )
     lines.append(f"python -m workflow_lib.report figures --tables {tables} --output {figures}")
     # With an equals sign, because a description may begin with a dash.
-    told = f" --description={shlex.quote(description)}" if description else ""
+    option = f" --description={shlex.quote(description)}" if description else ""
     lines.append(
-        f"python -m workflow_lib.report page --sweep {shlex.quote(sweep)}{told}"
+        f"python -m workflow_lib.report page --sweep {shlex.quote(sweep)}{option}"
         f" --results {_RESULTS} --directory {tables}"
     )
     return "\n".join(lines)
@@ -117,7 +117,7 @@ _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address
 #: columns that are listed if no cell has a value; the sensors' error has a sentence of its own
 _WATCHED = measures.shown_in("watched")
-_LISTED_IF_EMPTY = tuple(each for each in _WATCHED if each.name != "energy_systematic_share")
+_LISTED_IF_EMPTY = tuple(column for column in _WATCHED if column.name != "energy_systematic_share")
 
 
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
@@ -134,10 +134,10 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     overhead = read_table(paths.table("overhead"), OVERHEAD).to_dicts()
     unused = read_table(paths.table("unused_gpus"), UNUSED_GPUS).to_dicts()
     done = [cell for cell in cells if completed(cell)]
-    applying = [each for each in measures.shown_in("cells") if _applies(each, cells)]
+    applying = [measure for measure in measures.shown_in("cells") if _applies(measure, cells)]
     # If nothing completed, empty columns show what would have been measured.
-    columns = [each for each in applying if not done or has_values(each.name, done)]
-    watched = [each for each in _WATCHED if has_values(each.name, done)]
+    columns = [measure for measure in applying if not done or has_values(measure.name, done)]
+    watched = [measure for measure in _WATCHED if has_values(measure.name, done)]
     names = marked(cells, labels(cells))
     of_cell = {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
     present = {column.name for column in CELLS if has_values(column.name, done)}
@@ -202,13 +202,13 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
 
 def _choices(cells: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
     """The filters of the table of cells: column, its name, its values."""
-    found = []
+    filters = []
     for column in ("outcome", "model", "platform"):
         values = list(dict.fromkeys(cell[column] for cell in cells))
         if column == "outcome":
             values = sorted(in_words(value) for value in values)
-        found.append((column, column.capitalize(), values))
-    return found
+        filters.append((column, column.capitalize(), values))
+    return filters
 
 
 def _applies(measure: Measure, cells: Sequence[Row]) -> bool:

@@ -34,7 +34,7 @@ def predictions(
         for gain, (what, measure) in _GAINS.items():
             names = (f"predicted_{gain}{end}" for end in ("", "_low", "_high"))
             predicted = Interval(*(row[name] for name in names))
-            found = _measured(row["cell"], row["predicted_against"], measure, tables)
+            measured = _measured(row["cell"], row["predicted_against"], measure, tables)
             lines.append(
                 {
                     "cell": row["cell"],
@@ -43,9 +43,9 @@ def predictions(
                     "label_against": labels[row["predicted_against"]],
                     "what": what,
                     "predicted": _percent(predicted),
-                    "measured": "" if isinstance(found, str) else found.in_words,
+                    "measured": "" if isinstance(measured, str) else measured.in_words,
                     "verdict": (
-                        found if isinstance(found, str) else verdict(predicted, found.gain)
+                        measured if isinstance(measured, str) else verdict(predicted, measured.gain)
                     ),
                 }
             )

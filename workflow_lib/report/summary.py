@@ -65,15 +65,15 @@ def groups(cells: Sequence[Row], labels: Mapping[str, str], side: Side) -> list[
     """The answers for each group of cells, in order; ``labels`` maps cells to labels, and ``side``
     has the runs of all cells."""
     divided = sorted(cell_axes.alike(cells, cell_axes.of_roles("layout", "option")), key=_place)
-    found = []
+    answers = []
     for group in divided:
         model, platform = group[0]["model"], group[0]["platform"]
         beside = [g[0] for g in divided if (g[0]["model"], g[0]["platform"]) == (model, platform)]
-        told = cell_axes.differences(beside, cell_axes.of_roles("layout", "option"))
-        name = ", ".join([f"{model} on {platform}", *told[beside.index(group[0])]])
+        unlike = cell_axes.differences(beside, cell_axes.of_roles("layout", "option"))
+        name = ", ".join([f"{model} on {platform}", *unlike[beside.index(group[0])]])
         done = [cell for cell in group if completed(cell)]
         if not done:
-            found.append(Group(name, model, (), "no cell has completed.", ""))
+            answers.append(Group(name, model, (), "no cell has completed.", ""))
             continue
         kinds = sorted({bool(cell["simulated"]) for cell in done})
         for simulated in kinds:
@@ -81,8 +81,8 @@ def groups(cells: Sequence[Row], labels: Mapping[str, str], side: Side) -> list[
             kind = ""
             if len(kinds) > 1:
                 kind = ", simulated GPU readings" if simulated else ", measured"
-            found.append(_group(name + kind, alike, labels, side))
-    return found
+            answers.append(_group(name + kind, alike, labels, side))
+    return answers
 
 
 def _place(group: Sequence[Row]) -> tuple[object, ...]:
@@ -137,27 +137,27 @@ def _leader(
         others = [cell for cell in cells if cell is not best]
         others.sort(key=lambda cell: abs(cell[measure.name] - best[measure.name]))
         judged = rows([Pair(NAMED, best, cell, measure) for cell in others], side, side)
-        found = list(zip(others, judged, strict=True))
+        pairs = list(zip(others, judged, strict=True))
         # Fewer each time: verdicts need not be an order.
         ahead = {
-            cell["cell"] for cell, row in found if is_told_apart(row) and row["verdict"] != better
+            cell["cell"] for cell, row in pairs if is_told_apart(row) and row["verdict"] != better
         }
         left = [cell for cell in left if cell["cell"] in ahead]
         if not left:
-            return best, [(cell, row, row["verdict"] == better) for cell, row in found]
+            return best, [(cell, row, row["verdict"] == better) for cell, row in pairs]
 
 
 def _certainty(
     judged: Sequence[tuple[Row, Row, bool]], measure: Measure, labels: Mapping[str, str]
 ) -> tuple[int, str]:
     """From how many other cells the best one is not told apart, and a sentence on that."""
-    found = [(cell, row) for cell, row, _ in judged]
+    pairs = [(cell, row) for cell, row, _ in judged]
     rest = [(cell, row) for cell, row, worse in judged if not worse]
     # Of too few runs there is no interval, which may be of a cell far behind.
     near = [(cell, row) for cell, row in rest if row["verdict"] in WITH_INTERVAL]
     unjudged = [labels[cell["cell"]] for cell, row in rest if row["verdict"] not in WITH_INTERVAL]
     rivals = near or rest
-    cell, row = (rivals or found)[0]
+    cell, row = (rivals or pairs)[0]
     by = row["in_words"]
     if row["verdict"] in WITH_INTERVAL:
         by = sentences.interval(measure, row["wide_low"], row["wide_high"])
@@ -165,10 +165,12 @@ def _certainty(
         by += f" ({row['medians']})"
     if not rivals:
         return 0, f"Next is {labels[cell['cell']]}, {in_words(cell, measure)}: {by} against it."
-    names = [labels[each["cell"]] for each, _ in rivals]
+    names = [labels[rival["cell"]] for rival, _ in rivals]
     against = f" against {names[0]}" if len(names) > 1 else ""
-    told = f"Not told apart from {_listed(names)}: {by}{against}."
-    return len(rivals), told + (f" No verdict on {_listed(unjudged)}." if near and unjudged else "")
+    sentence = f"Not told apart from {_listed(names)}: {by}{against}."
+    return len(rivals), sentence + (
+        f" No verdict on {_listed(unjudged)}." if near and unjudged else ""
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -41,9 +41,9 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
     for cell, label in zip(cells, labels, strict=True):
         ended = completed_runs_of(cell, runs)
         name = f"{label} ({cell['model']} on {cell['platform']}"
-        if found := [run for run in ended if run["steady"]]:
-            margins = ", ".join(_margin(found, *drift) for drift in _DRIFTS)
-            steady.append(f"{name}{_part(found, ended)}: {margins}")
+        if steady_runs := [run for run in ended if run["steady"]]:
+            margins = ", ".join(_margin(steady_runs, *drift) for drift in _DRIFTS)
+            steady.append(f"{name}{_part(steady_runs, ended)}: {margins}")
         if drifting := [run for run in ended if run["steady"] is False]:
             drifts = ", ".join(_drift(drifting, *drift) for drift in _DRIFTS)
             never.append(f"{name}{_part(drifting, ended)}: {drifts}")
@@ -64,9 +64,9 @@ def steady_state(cell: Row, runs: Sequence[Row]) -> str:
     """The table's entry for whether a cell's runs were steady: yes, no, not told, or several with
     counts."""
     ended = completed_runs_of(cell, runs)
-    found = [run for run in ended if run["steady"]]
+    steady_runs = [run for run in ended if run["steady"]]
     fates = (
-        ("yes", len(found)),
+        ("yes", len(steady_runs)),
         ("no", sum(run["steady"] is False for run in ended)),
         ("not told", sum(run["steady"] is None for run in ended)),
     )
@@ -122,19 +122,19 @@ def warm_starts(runs: Iterable[Row], labels: Mapping[str, str], results: Path) -
     """A line for each run that started with GPUs warmer than its cell asks, because the wait for
     cool ones reached its limit. ``labels`` maps cells to labels; ``results`` holds the runs. Raises
     RecordError if a record is damaged."""
-    found = []
+    lines = []
     for run in runs:
         if not completed(run) or run["cool_down_to_c"] is None:
             continue
         paths = RunPaths(run_directory(results, run["cell"], run["run"]))
         waited = read_if_there(paths.cool_down, CoolDown)
         if waited is not None and not waited.reached:
-            found.append(
+            lines.append(
                 f"{labels[run['cell']]} ({run['model']} on {run['platform']}), run {run['run']}: "
                 f"at {waited.hottest_after_c:g} °C after {waited.waited_s:.3g} s, where at most "
                 f"{run['cool_down_to_c']:g} °C was asked"
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def trained_unwatched(runs: Iterable[Row]) -> list[dict[str, str | int]]:

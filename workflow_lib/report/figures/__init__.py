@@ -70,14 +70,14 @@ def figures(tables: Tables) -> list[FigureEntry]:
 def figures_and_gaps(tables: Tables) -> tuple[list[FigureEntry], list[tuple[str, str]]]:
     """:func:`figures`, and the kinds that cannot be drawn: what each would show, and why not. At
     once, because each takes seconds for a large study."""
-    found: list[FigureEntry] = []
+    all_entries: list[FigureEntry] = []
     missing = []
     for kind in KINDS:
         if entries := kind.entries(tables):
-            found += entries
+            all_entries += entries
         else:
             missing.append((kind.subject, kind.why_not(tables)))
-    return found, missing
+    return all_entries, missing
 
 
 def write_figures(

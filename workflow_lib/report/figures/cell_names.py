@@ -24,10 +24,10 @@ def in_order(cells: Iterable[Row]) -> list[Row]:
 
 def runs_by_cell(runs: Iterable[Row]) -> dict[str, list[Row]]:
     """Cell → its runs in the order of their numbers; cells without runs are left out."""
-    found: dict[str, list[Row]] = {}
+    by_cell: dict[str, list[Row]] = {}
     for run in sorted(runs, key=lambda run: int(run["run"])):
-        found.setdefault(run["cell"], []).append(run)
-    return found
+        by_cell.setdefault(run["cell"], []).append(run)
+    return by_cell
 
 
 def profiled_runs(cells: Iterable[Row]) -> list[Row]:

@@ -151,13 +151,15 @@ class _Writer:
             return
         if local not in _ELEMENTS or (local == "svg") != (self._depth == 1):
             self._refuse(f"an element {local!r}")
-        known = {self._attribute(each): value for each, value in attributes.items()}
-        for each, value in known.items():
-            self._check(each, value)
+        known = {self._attribute(attribute): value for attribute, value in attributes.items()}
+        for attribute, value in known.items():
+            self._check(attribute, value)
         if local == "svg":
             self._begin(known)
-        told = "".join(f" {each}={quoteattr(self._own(each, v))}" for each, v in known.items())
-        self.parts.append(f"<{local}{told}>")
+        written = "".join(
+            f" {attribute}={quoteattr(self._own(attribute, v))}" for attribute, v in known.items()
+        )
+        self.parts.append(f"<{local}{written}>")
 
     def _begin(self, attributes: dict[str, str]) -> None:
         """Take the root's size out of its attributes, because the page sets the size."""
@@ -204,8 +206,8 @@ class _Writer:
         if name not in _ATTRIBUTES or not _ATTRIBUTES[name].fullmatch(value):
             self._refuse(f"an attribute {name}={value[:40]!r}")
         for declaration in value.split(";") if name == "style" else ():
-            known, _, told = (part.strip() for part in declaration.partition(":"))
-            if known and not (known in _DECLARATIONS and _DECLARATIONS[known].fullmatch(told)):
+            known, _, setting = (part.strip() for part in declaration.partition(":"))
+            if known and not (known in _DECLARATIONS and _DECLARATIONS[known].fullmatch(setting)):
                 self._refuse(f"a style {declaration[:40]!r}")
 
     def _own(self, name: str, value: str) -> str:
@@ -243,8 +245,8 @@ def safe_svg(path: Path, stem: str) -> tuple[str, tuple[float, float]]:
         raise
     except (expat.ExpatError, LookupError, ValueError) as error:
         # The last two: an encoding that does not exist, or one of several bytes a character.
-        told = printable(str(error), _TOLD)
-        raise RecordError(f"{path}: not an SVG: {told}; draw the figures again") from None
+        reason = printable(str(error), _TOLD)
+        raise RecordError(f"{path}: not an SVG: {reason}; draw the figures again") from None
     if writer.size is None:
         raise RecordError(f"{path}: an SVG without a size; draw the figures again")
     return "".join(writer.parts), writer.size

@@ -56,8 +56,8 @@ def _divide(tables: Tables) -> Iterator[Division[Sequence[Row]]]:
     for model, cells in by_model(tables.cells):
         works = cell_axes.alike(cells, _FREE)
         groups = sorted(works, key=lambda group: natural(group[0]["workload"]))
-        told = cell_axes.differences([group[0] for group in groups], _FREE)
-        for alike, words in zip(groups, told, strict=True):
+        unlike = cell_axes.differences([group[0] for group in groups], _FREE)
+        for alike, words in zip(groups, unlike, strict=True):
             what = "decoded " if alike[0]["workload"] == "inference" else ""
             yield Division(
                 ", ".join([model, *words]),
@@ -74,7 +74,7 @@ def _divide(tables: Tables) -> Iterator[Division[Sequence[Row]]]:
 
 def points(cells: Sequence[Row]) -> list[Point]:
     """The points of the cells that completed and have both measures."""
-    found = []
+    drawn = []
     for cell in cells:
         inference = cell["workload"] == "inference"
         speed = "decode_tokens_per_s_per_gpu" if inference else "tokens_per_s"
@@ -85,7 +85,7 @@ def points(cells: Sequence[Row]) -> list[Point]:
         middle, low, high = (cell[yielded + end] for end in ("", "_low", "_high"))
         if low <= 0:
             continue
-        found.append(
+        drawn.append(
             Point(
                 cell,
                 (
@@ -97,7 +97,7 @@ def points(cells: Sequence[Row]) -> list[Point]:
                 (1 / middle, 1 / high, 1 / low),
             )
         )
-    return found
+    return drawn
 
 
 def front(some: Sequence[Point]) -> list[Point]:
@@ -107,7 +107,7 @@ def front(some: Sequence[Point]) -> list[Point]:
     both, both are.
     """
     chosen: list[Point] = []
-    for point in sorted(some, key=lambda each: (-each.tokens_per_s[0], each.j_per_token[0])):
+    for point in sorted(some, key=lambda point: (-point.tokens_per_s[0], point.j_per_token[0])):
         best = chosen[-1] if chosen else None
         if (
             best is None
@@ -162,7 +162,7 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
                 label=f"{name} ({_gpus(of_platform)})",
             )
         for point in of_platform:
-            speed, energy = _told(point.tokens_per_s), _told(point.j_per_token)
+            speed, energy = _with_interval(point.tokens_per_s), _with_interval(point.j_per_token)
             text = f"{names[point.cell['cell']]} ({name}): {speed[0]} tokens/s{speed[1]}, "
             text += f"{energy[0]} J per token{energy[1]}"
             tell(axes, text, point.tokens_per_s[0], point.j_per_token[0])
@@ -200,7 +200,7 @@ def _lengths(ends: Sequence[tuple[float, float, float]]) -> tuple[list[float], l
     return [mid - low for mid, low, _ in ends], [high - mid for mid, _, high in ends]
 
 
-def _told(ends: tuple[float, float, float]) -> tuple[str, str]:
+def _with_interval(ends: tuple[float, float, float]) -> tuple[str, str]:
     """A median, and its interval in brackets, "" if there is none."""
     middle, low, high = map(significant, ends)
     return middle, "" if low == middle == high else f" ({low}–{high})"
@@ -220,8 +220,8 @@ def _without(cells: Sequence[Row], some: Sequence[Point]) -> str:
         for cell in cells
         if cell["cell"] not in drawn
     )
-    told = ", ".join(f"{number} {why}" for why, number in sorted(missing.items()))
-    return f"Not drawn: {counted(sum(missing.values()), 'cell')}, {told}" if missing else ""
+    reasons = ", ".join(f"{number} {why}" for why, number in sorted(missing.items()))
+    return f"Not drawn: {counted(sum(missing.values()), 'cell')}, {reasons}" if missing else ""
 
 
 KIND = FigureKind(

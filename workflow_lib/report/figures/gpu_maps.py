@@ -60,12 +60,12 @@ def means(
     A place is left out if its value is null in any run.
     """
     ordinals = _ordinals(gpus)
-    found: dict[tuple[str, Place], list[float | None]] = {}
+    values: dict[tuple[str, Place], list[float | None]] = {}
     for gpu in gpus:
         place = ordinals[gpu["cell"], gpu["run"], gpu["node"]], gpu["gpu"]
-        found.setdefault((gpu["cell"], place), []).append(value(gpu))
+        values.setdefault((gpu["cell"], place), []).append(value(gpu))
     averaged = {}
-    for key, several in found.items():
+    for key, several in values.items():
         numbers = [number for number in several if number is not None]
         if len(numbers) == len(several):
             averaged[key] = sum(numbers) / len(numbers)

@@ -83,11 +83,11 @@ def kernel_times(tables: Tables, cells: Iterable[str]) -> dict[str, dict[int, di
         .join(runs, on=["cell", "rank"])
         .sort("cell", "rank", "class")
     )
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    times: dict[str, dict[int, dict[str, float]]] = {}
     for row in averaged.iter_rows(named=True):
-        of_rank = found.setdefault(row["cell"], {}).setdefault(row["rank"], {})
+        of_rank = times.setdefault(row["cell"], {}).setdefault(row["rank"], {})
         of_rank[row["class"]] = row["seconds"] / row["runs"]
-    return found
+    return times
 
 
 def mean_times(ranks: Sequence[Times]) -> dict[str, float]:
@@ -115,14 +115,16 @@ def folded(bars: Sequence[Times]) -> list[dict[str, float]]:
         if klass.name not in ("memory", "unknown")
         and all(bar.get(klass.name, 0.0) <= _SMALL * sum(bar.values()) for bar in bars)
     }
-    found = []
+    folded_bars = []
     for bar in bars:
         sums: dict[str, float] = {}
         for name, seconds in bar.items():
             name = small.get(name, name)
             sums[name] = sums.get(name, 0.0) + seconds
-        found.append({klass.name: sums[klass.name] for klass in CLASSES if klass.name in sums})
-    return found
+        folded_bars.append(
+            {klass.name: sums[klass.name] for klass in CLASSES if klass.name in sums}
+        )
+    return folded_bars
 
 
 def draw_bars(
@@ -151,11 +153,11 @@ def draw_bars(
         begin = [start + length for start, length in zip(begin, seconds, strict=True)]
 
 
-def _look(each: KernelClass) -> dict[str, Any]:
+def _look(klass: KernelClass) -> dict[str, Any]:
     """The look of a class. White edges separate classes, and are the colour of hatches."""
     return {
-        "facecolor": each.colour,
-        "hatch": each.hatch,
+        "facecolor": klass.colour,
+        "hatch": klass.hatch,
         "edgecolor": "white",
         "linewidth": 0.3,
     }
@@ -163,12 +165,12 @@ def _look(each: KernelClass) -> dict[str, Any]:
 
 def stretches(bar: Times) -> list[tuple[float, float, str]]:
     """Where each class of a bar begins, its length, and the text of its mark."""
-    found, begin = [], 0.0
+    pieces, begin = [], 0.0
     for klass in CLASSES:
         if length := bar.get(klass.name, 0.0):
-            found.append((begin, length, f"{klass.legend} {significant(length)} s"))
+            pieces.append((begin, length, f"{klass.legend} {significant(length)} s"))
             begin += length
-    return found
+    return pieces
 
 
 #: the legend's three columns are together as wide as a paper's column

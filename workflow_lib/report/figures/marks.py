@@ -72,7 +72,7 @@ def tell(
     child.marks.append(((x, y), (x + width, y + height), text))
 
 
-def told(axes: Axes) -> list[str]:
+def mark_texts(axes: Axes) -> list[str]:
     """The texts of a panel's marks, in order."""
     return [text for child in axes.artists if isinstance(child, _Marks) for *_, text in child.marks]
 

@@ -52,7 +52,7 @@ def memory_figure(heading: str, cells: Sequence[Row]) -> Figure:
     axes = figure.subplots()
     rows = [float(-number) for number in range(len(cells))]
     for row, cell in zip(rows, cells, strict=True):
-        held = [each for each in _HELD if has_measure(cell, each[0])]
+        held = [kind for kind in _HELD if has_measure(cell, kind[0])]
         values = [cell[name] * MEASURES[name].factor for name, *_ in held]
         axes.plot([min(values), max(values)], [row, row], color="#bbbbbb", linewidth=1.0, zorder=1)
         for (name, _, colour, marker), value in zip(held, values, strict=True):

@@ -134,17 +134,17 @@ def _draw_failed(axes: Axes, groups: Sequence[Sequence[Row]], sizes: Sequence[in
             fate(cell) if (cell := of_size.get(size)) and not completed(cell) else ""
             for size in sizes
         ]
-        for said, places in itertools.groupby(enumerate(sizes), key=lambda pair: fates[pair[0]]):
-            if said:
+        for outcome, places in itertools.groupby(enumerate(sizes), key=lambda pair: fates[pair[0]]):
+            if outcome:
                 some = [math.log2(size) for _, size in places]
-                _band(axes, number, some[0], some[-1], said)
+                _band(axes, number, some[0], some[-1], outcome)
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_yticks([])
     axes.set_ylabel("Not com-\npleted", rotation=0, ha="right", va="center", labelpad=9)
     axes.patch.set(facecolor=style.HATCHED)
 
 
-def _band(axes: Axes, line: int, first: float, last: float, said: str) -> None:
+def _band(axes: Axes, line: int, first: float, last: float, outcome: str) -> None:
     """Write the outcome of neighbouring sizes of a layout."""
     axes.barh(
         line,
@@ -158,7 +158,7 @@ def _band(axes: Axes, line: int, first: float, last: float, said: str) -> None:
     axes.text(
         (first + last) / 2,
         line,
-        style.wrapped(said, 7) if len(said) > 9 and first == last else said,
+        style.wrapped(outcome, 7) if len(outcome) > 9 and first == last else outcome,
         ha="center",
         va="center",
         fontsize=style.SMALLEST_PT,

@@ -39,8 +39,8 @@ def in_words(cell: Mapping[str, Any], measure: Measure) -> str:
     """A cell's median and its range, and the median of the measure beside it: "2.0 tokens/J
     (1.9–2.1) or 0.50 J/token"."""
     text, interval, _ = shown(cell, measure)
-    said = [f"{text} {measure.people_unit}", *([f"({interval})"] if interval else [])]
-    return " ".join([*said, *([f"or {paired_value(cell, measure)}"] if measure.beside else [])])
+    parts = [f"{text} {measure.people_unit}", *([f"({interval})"] if interval else [])]
+    return " ".join([*parts, *([f"or {paired_value(cell, measure)}"] if measure.beside else [])])
 
 
 def paired_value(cell: Mapping[str, Any], measure: Measure) -> str:

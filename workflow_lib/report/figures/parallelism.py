@@ -139,13 +139,15 @@ def _of_power(cells: Sequence[Row]) -> str:
     sensors = _peaks_by_sensor(cells)
     if not sensors:
         return "Power is the mean of one GPU. "
-    told, unlike = "".join(sensors.values()), ""
+    markers, unlike = "".join(sensors.values()), ""
     if len(sensors) > 1:
-        told = "; ".join(f"{_PEAK_MARKERS[marker]}: {sensor}" for marker, sensor in sensors.items())
+        markers = "; ".join(
+            f"{_PEAK_MARKERS[marker]}: {sensor}" for marker, sensor in sensors.items()
+        )
         unlike = "; peaks of unlike sensors are not comparable"
     return (
         "Mean power is of one GPU; peak power is the highest value of any one GPU, a lower bound "
-        f"({told}){unlike}. "
+        f"({markers}){unlike}. "
     )
 
 

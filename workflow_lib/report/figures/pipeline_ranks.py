@@ -129,10 +129,10 @@ def _chosen(group: Sequence[Row]) -> list[Row]:
 def _stages(cell: Row, ranks: Ranks) -> dict[int, list[Times]]:
     """Pipeline rank → the times of its ranks."""
     degrees = Degrees(**{degree: cell[degree] for degree in PARALLEL})
-    found: dict[int, list[Times]] = {}
+    stages: dict[int, list[Times]] = {}
     for rank, times in sorted(ranks.items()):
-        found.setdefault(coordinates(rank, degrees).pp, []).append(times)
-    return found
+        stages.setdefault(coordinates(rank, degrees).pp, []).append(times)
+    return stages
 
 
 def _draw(
@@ -141,7 +141,7 @@ def _draw(
     draw_bars(axes, list(stacks), list(stacks.values()), 0.85, upright=True)
     for stage, stack in stacks.items():
         # One mark for each bar, because its classes are too small to point at.
-        text = ", ".join(said for _, _, said in stretches(stack))
+        text = ", ".join(stretch for _, _, stretch in stretches(stack))
         tell(axes, f"pipeline rank {stage}: {text}", stage - 0.425, 0.0, 0.85, sum(stack.values()))
     for stage, ranks in stages.items():
         totals = [sum(times.values()) for times in ranks]

@@ -106,14 +106,14 @@ def slots_figure(
 
 def _scales(series: Sequence[pl.DataFrame]) -> Scales:
     """The lowest and highest value of each column that has any, at least one unit apart."""
-    found = {}
+    scales = {}
     for name, *_ in _PANELS:
         ends = [end for of_cell in series for end in (of_cell[name].min(), of_cell[name].max())]
         known = [end for end in ends if isinstance(end, float)]
         if known:
             low, high = min(known), max(known)
-            found[name] = (low, high) if high - low >= 1.0 else (low - 0.5, high + 0.5)
-    return found
+            scales[name] = (low, high) if high - low >= 1.0 else (low - 0.5, high + 0.5)
+    return scales
 
 
 def _slots(series: pl.DataFrame) -> _Slots:

@@ -93,7 +93,7 @@ def _forget_other_fonts() -> None:
     """Use matplotlib's own copy of the font. A system may have another version of it, and which
     copy matplotlib finds first depends on the user's font cache."""
     fonts = font_manager.fontManager
-    fonts.ttflist[:] = [each for each in fonts.ttflist if each.name != _FONT]
+    fonts.ttflist[:] = [font for font in fonts.ttflist if font.name != _FONT]
     for style in ("", "-Bold", "-Oblique", "-BoldOblique"):
         fonts.addfont(Path(mpl.get_data_path(), "fonts", "ttf", f"DejaVuSans{style}.ttf"))
 
@@ -110,8 +110,8 @@ def styled(salt: str) -> Iterator[None]:
 def marks(rows: Iterable[Mapping[str, Any]]) -> str:
     """What a figure of these rows has to say of itself: that readings were simulated, and that
     nodes or links are emulated; "" if nothing was. Rows are of cells, or of pairs of them."""
-    found = {name for row in rows for name in _MARKED if row.get(name)}
-    return ", ".join(dict.fromkeys(mark for name, mark in _MARKED.items() if name in found))
+    names = {name for row in rows for name in _MARKED if row.get(name)}
+    return ", ".join(dict.fromkeys(mark for name, mark in _MARKED.items() if name in names))
 
 
 def title(figure: Figure, text: str, marked: str = "") -> None:
@@ -304,7 +304,7 @@ def shortened(svg: bytes) -> bytes:
         svg = _FAMILY.sub(b"", svg).replace(b"<svg ", b'<svg font-family="%s" ' % family, 1)
     svg = re.sub(rb' style="([^"]*)"', lambda style: _style(style[1]), svg)
     used = set(re.findall(rb"#([^)\"]+)", svg))
-    svg = re.sub(rb' id="([^"]*)"', lambda each: each[0] if each[1] in used else b"", svg)
+    svg = re.sub(rb' id="([^"]*)"', lambda match: match[0] if match[1] in used else b"", svg)
     return _without_groups(svg)
 
 

@@ -29,18 +29,18 @@ def check_same_run(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord
     ``path`` is the file of ``start``; ``ranks`` are the ranks of its node. A value that one side
     lacks is not compared. Raises InvalidTelemetryError.
     """
-    ranks = sorted(ranks, key=lambda each: each.rank)
+    ranks = sorted(ranks, key=lambda rank: rank.rank)
     if any(start.node != rank.node for rank in ranks):
         raise InvalidTelemetryError(f"{path} is of node {start.node!r}.")
-    for each in ranks:
+    for rank in ranks:
         for what, sampled, trained in (
-            ("job", start.job_id, each.job_id),
-            ("start of the machine, boot id", start.boot_id, each.boot_id),
+            ("job", start.job_id, rank.job_id),
+            ("start of the machine, boot id", start.boot_id, rank.boot_id),
         ):
             if sampled is not None and trained is not None and sampled != trained:
                 raise InvalidTelemetryError(
                     f"{path} is not of this run: it was sampled in {what} {sampled}, but rank "
-                    f"{each.rank} trained in {what} {trained}. Run the cell again."
+                    f"{rank.rank} trained in {what} {trained}. Run the cell again."
                 )
 
 
@@ -293,7 +293,7 @@ def _check_nodes_apart(ranks: Mapping[str, Sequence[RankRecord]]) -> None:
     counted twice: nodes that are emulated on one host can be given the same one.
     """
     taken: dict[str, RankRecord] = {}
-    for rank in (each for node in sorted(ranks) for each in ranks[node]):
+    for rank in (rank for node in sorted(ranks) for rank in ranks[node]):
         if rank.gpu_uuid is None:
             continue
         other = taken.setdefault(rank.gpu_uuid.casefold(), rank)

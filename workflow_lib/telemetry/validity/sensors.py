@@ -265,10 +265,10 @@ def _check_bridged(
     for gap in gaps:
         gap.add(gap.end_s)
         if gap.longest_hole_s > longest_s:
-            told = f": the clock was set ahead by {gap.jump_s:.1f} s" * (gap.jump_s > _JUMP_S)
+            cause = f": the clock was set ahead by {gap.jump_s:.1f} s" * (gap.jump_s > _JUMP_S)
             raise InvalidTelemetryError(
                 f"{gap.where}: no power sample for {gap.longest_hole_s:.1f} s within the measured "
-                f"steps, where {longest_s:.1f} s is allowed{told}."
+                f"steps, where {longest_s:.1f} s is allowed{cause}."
             )
 
 
