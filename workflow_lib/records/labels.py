@@ -67,11 +67,11 @@ def _options(cells: Sequence[Row], without: Collection[str] = ()) -> list[dict[s
         for cell in cells
     ]
     ours = [words for cell, words in zip(cells, options, strict=True) if cell["trainer"] == NATIVE]
-    if "trainer" not in without and 0 < len(ours) < len(cells):
-        # Beside other trainers ours has its name, and its backend only if it has several.
-        backends = {words.get("backend") for words in ours}
+    backends = {words.get("backend") for words in ours}
+    if "trainer" not in without and len(ours) < len(cells) and len(backends) == 1:
+        # Beside other trainers ours has its name, unless its backends tell.
         for words in ours:
-            words |= {"trainer": NATIVE} | ({"backend": ""} if len(backends) == 1 else {})
+            words |= {"trainer": NATIVE, "backend": ""}
     return options
 
 
