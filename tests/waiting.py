@@ -6,8 +6,8 @@ import subprocess
 import time
 from collections.abc import Callable
 
-#: how long anything may take that has to come, on a busy machine
-PATIENCE_S = 120.0
+#: how long anything may take that has to come; pytest's own limits are shorter for most tests
+PATIENCE_S = 1800.0
 
 
 def until(

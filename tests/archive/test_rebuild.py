@@ -69,7 +69,6 @@ def test_elsewhere_at_another_time_as_another_user_everything_is_the_same(study,
         },
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

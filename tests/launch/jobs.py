@@ -105,5 +105,5 @@ class Job:
     def finish(self) -> EndedRecord:
         """Wait for the end; returns the job's end record."""
         # Until nobody who holds its output is left either.
-        self.output, _ = self.process.communicate(timeout=120)
+        self.output, _ = self.process.communicate()
         return read_record(self.paths.ended, EndedRecord)

@@ -116,7 +116,6 @@ class Recorders:
             capture_output=True,
             text=True,
             errors="surrogateescape",
-            timeout=60,
             check=False,
         )
 

@@ -499,7 +499,7 @@ def test_a_script_that_is_killed_leaves_no_end_record_and_its_run_is_an_error(st
     known = JobRecord("local", str(job.process.pid), 1.0, "a test")
     assert Local().state(known) == JobState("RUNNING")
     job.process.kill()
-    job.process.wait(timeout=120)
+    job.process.wait()
     assert not job.paths.ended.exists()
     state = Local().state(known)
     assert state == JobState("FINISHED")

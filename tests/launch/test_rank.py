@@ -41,7 +41,7 @@ def record(directory):
 
 def test_a_rank_that_ends_well_leaves_no_record(tmp_path):
     watcher = start(tmp_path, "import sys; print(sys.argv)")
-    assert watcher.communicate(timeout=120)[0] == "['-c']\n"
+    assert watcher.communicate()[0] == "['-c']\n"
     assert watcher.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -58,7 +58,7 @@ def test_a_rank_that_ends_well_leaves_no_record(tmp_path):
 def test_how_a_rank_ended_is_handed_on(tmp_path, program, code, exit_code, number):
     before = time.time()
     watcher = start(tmp_path, program)
-    watcher.communicate(timeout=120)
+    watcher.communicate()
     found = record(tmp_path)
     assert watcher.returncode == code
     assert (found.rank, found.node) == (3, node_name())
@@ -71,7 +71,7 @@ def test_a_launcher_that_asks_a_rank_to_end_is_heard_and_told_from_others(tmp_pa
     watcher = start(tmp_path, SLEEPS)
     child = child_of(watcher)
     os.kill(watcher.pid if is_by_launcher else child, signal.SIGTERM)
-    assert watcher.wait(timeout=120) == 143
+    assert watcher.wait() == 143
     found = record(tmp_path)
     assert (found.signal, found.told_to_end) == ("SIGTERM", is_by_launcher)
 
@@ -84,7 +84,7 @@ def test_a_rank_may_do_as_it_likes_about_a_signal_that_it_is_handed(tmp_path):
     watcher = start(tmp_path, handles)
     child_of(watcher)
     watcher.send_signal(signal.SIGUSR1)
-    assert watcher.wait(timeout=120) == 0
+    assert watcher.wait() == 0
     assert not RunPaths(tmp_path).exits.exists()
 
 
@@ -92,7 +92,7 @@ def test_a_rank_dies_with_its_watcher(tmp_path):
     watcher = start(tmp_path, SLEEPS)
     child = child_of(watcher)
     watcher.kill()
-    watcher.communicate(timeout=120)  # until nobody holds its output any more: the rank did as well
+    watcher.communicate()  # until nobody holds its output any more: the rank did as well
     until(lambda: not is_running(child))
 
 
@@ -102,7 +102,7 @@ def test_a_rank_whose_local_job_is_gone_ends_and_writes_nothing(tmp_path):
     child_of(watcher)
     script.kill()
     script.wait()
-    assert "script is gone" in watcher.communicate(timeout=120)[1]
+    assert "script is gone" in watcher.communicate()[1]
     assert watcher.returncode == 137
     assert list(tmp_path.iterdir()) == []
 
@@ -110,7 +110,7 @@ def test_a_rank_whose_local_job_is_gone_ends_and_writes_nothing(tmp_path):
 def test_a_record_that_cannot_be_written_changes_no_exit_code(tmp_path):
     (tmp_path / "exits").write_text("in the way")
     watcher = start(tmp_path, "import sys; sys.exit(7)")
-    assert "not written" in watcher.communicate(timeout=120)[1]
+    assert "not written" in watcher.communicate()[1]
     assert watcher.returncode == 7
 
 

@@ -271,7 +271,7 @@ watch(paths, {LIVING}, {training.pid}, Patience(look_every_s=0.1))
                 time.sleep(0.5)
             training.kill()
             training.wait()
-            assert watching.wait(timeout=60) == 0
+            assert watching.wait() == 0
     found = read_record(paths.suspended, SuspensionRecord)
     assert found.seconds > 0.1
     assert found.since_unix_s > runs.START_S

@@ -472,7 +472,7 @@ def start(paths: RunPaths, **environment: str) -> subprocess.Popen[str]:
 def launch(paths: RunPaths, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs that command to its end."""
     process = start(paths, **environment)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
@@ -614,7 +614,7 @@ def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_pat
     assert second.stderr is not None
     assert "another process" in second.stderr.readline()
     noticed.touch()
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate()
     assert commands.arguments().count("--parsable") == 1
     assert "4242" in said
 
@@ -650,7 +650,7 @@ def waiting(slurm_paths, commands) -> Iterator[subprocess.Popen[str]]:
 
 def test_ctrl_c_has_slurm_cancel_the_job_and_says_how_it_ended(waiting, slurm_paths, commands):
     waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=120)[1]
+    said = waiting.communicate()[1]
     assert waiting.returncode == 130
     name = known_job(slurm_paths).job_name
     # Only what has that name: a slurmctld that lost its state may have given the id to another.
@@ -668,7 +668,7 @@ def test_what_is_not_cancelled_is_said_to_go_on(waiting, slurm_paths, commands, 
     else:
         commands.write("scancel", "echo 'scancel: error: Unable to contact' >&2; exit 1")
     waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=120)[1]
+    said = waiting.communicate()[1]
     assert waiting.returncode == 130
     assert "4242" in said
     assert ("scancel: error: Unable" in said) != is_by_hand
@@ -700,7 +700,7 @@ def test_a_job_that_no_node_launched_is_tried_again(slurm_paths, commands, monke
 )
 def test_other_signals_leave_the_job(waiting, slurm_paths, commands, number, code):
     waiting.send_signal(number)
-    waiting.communicate(timeout=120)
+    waiting.communicate()
     assert waiting.returncode == code
     assert not (commands.directory / "cancelled").exists()
     assert not slurm_paths.failure.exists()
@@ -742,7 +742,7 @@ def test_a_signal_ends_the_wait_to_submit(slurm_paths, commands, unwilling, numb
             assert process.stderr is not None
             assert "trying again" in process.stderr.readline()
         process.send_signal(number)
-        said = process.communicate(timeout=40)[1]
+        said = process.communicate()[1]
     finally:
         process.kill()
     assert process.returncode == code, said

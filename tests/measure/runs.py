@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,3 @@ def measured(directory: Path) -> Mapping[str, Any]:
     text = (directory / "run/measured.json").read_text(encoding="utf-8")
     record: Mapping[str, Any] = json.loads(text)
     return record
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    until_s = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)

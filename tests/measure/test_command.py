@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.measure.runs import command, environment, measure, measured, wait_for
+from tests.measure.runs import command, environment, measure, measured
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,9 @@ def test_a_signal_is_passed_on_once(tmp_path, number):
     with subprocess.Popen(
         command(tmp_path, "sh", "-c", script), env=environment(), stderr=subprocess.DEVNULL
     ) as process:
-        wait_for((tmp_path / "up").exists)
+        until((tmp_path / "up").exists)
         process.send_signal(number)
-        assert process.wait(60) == 7
+        assert process.wait() == 7
     assert (tmp_path / "got").read_text() == "got\n"
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.measure.runs import command, environment, measure, measured, wait_for
+from tests.measure.runs import command, environment, measure, measured
+from tests.waiting import until
 from workflow_lib import audit
 from workflow_lib.measure import conclude
 from workflow_lib.records.paths import node_name
@@ -99,21 +100,21 @@ def test_a_kill_keeps_the_readings_and_leaves_no_process(tmp_path, victim):
         text=True,
     )
     samples = tmp_path / "run/telemetry" / f"{node_name()}.csv"
-    wait_for(lambda: (tmp_path / "pid").exists() and samples.read_bytes().count(b"\n") > 20)
+    until(lambda: (tmp_path / "pid").exists() and samples.read_bytes().count(b"\n") > 20)
     if victim == "sampler":
         lock = (tmp_path / "run/telemetry" / f"{node_name()}.lock").read_text(encoding="ascii")
         own = {int(word) for word in lock.split() if word.isdigit()} & set(marked(mark))
         (sampler,) = own
         os.kill(sampler, signal.SIGKILL)
-        _, errors = process.communicate("end\n", timeout=120)
+        _, errors = process.communicate("end\n")
         assert process.returncode == 6
         assert "Traceback" not in errors
         assert measured(tmp_path)["invalid"] != []
         assert "energy_j" in measured(tmp_path)["missing"]
     else:
         process.kill()
-        process.communicate(timeout=120)
-    wait_for(lambda: marked(mark) == [])
+        process.communicate()
+    until(lambda: marked(mark) == [])
     kept = samples.read_bytes().count(b"\n")
     assert kept > 20
     if victim == "measure":
@@ -151,7 +152,7 @@ def test_a_command_that_ignores_a_signal_is_measured_to_its_end(tmp_path):
     with subprocess.Popen(
         command(tmp_path, "sh", "-c", script), cwd=tmp_path, env=environment()
     ) as process:
-        wait_for((tmp_path / "ready").exists)
+        until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGTERM)
         (tmp_path / "go").touch()
         assert process.wait() == 3

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.measure.runs import environment, wait_for
+from tests.measure.runs import environment
+from tests.waiting import until
 from workflow_lib import audit
 from workflow_lib.records.paths import RunPaths
 
@@ -30,7 +31,7 @@ def measured_once(directory: Path, name: str, **variables: str) -> dict[str, obj
     """The record of a run of the job."""
     paths = RunPaths(directory / "site" / name)
     site(directory, "begin", **variables)
-    wait_for(paths.telemetry_ready("n1").exists)
+    until(paths.telemetry_ready("n1").exists)
     site(directory, "end", **variables)
     assert paths.telemetry_end("n1").exists()
     record: dict[str, object] = json.loads(paths.measured.read_bytes())

@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import polars as pl
@@ -19,6 +18,7 @@ import yaml
 from tests.programs import well
 from tests.slurm import debian, study
 from tests.slurm.test_workflow import Site, site  # noqa: F401  # a fixture
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.long,
@@ -164,18 +164,13 @@ def test_no_process_of_a_container_is_left(contained, slurm_cluster, how, outcom
         stderr=subprocess.STDOUT,
         text=True,
     ) as snakemake:
-        deadline = time.monotonic() + 240
-        while not any(run.rank_steps(0).exists() for run in site.runs("mi250")):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: any(run.rank_steps(0).exists() for run in site.runs("mi250")))
         (run,) = site.runs("mi250")
         assert len(_of_containers()) >= 3  # the sampler, two ranks
         slurm_cluster.run("scancel", *how, json.loads(run.job.read_text())["job_id"])
-        output, _ = snakemake.communicate(timeout=1800)
+        output, _ = snakemake.communicate()
     assert json.loads(run.failure.read_text())["outcome"] == outcome, output
-    while left := _of_containers():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    until(lambda: not _of_containers())
 
 
 def _of_containers() -> list[str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
+
 from .cluster import Cluster, ClusterError
 
 ALL_GPUS = "0,1,2,3,4,5,6,7"
@@ -174,10 +176,10 @@ def test_it_goes_without_a_trace_even_with_a_job_running(disposable_cluster):
     disposable_cluster.run(
         "sbatch", "--output=/dev/null", f"--wrap=(setsid {escaped} &); exec {in_tree}"
     )
-    deadline = time.monotonic() + 60
-    while not all(any(line.endswith(job) for line in running()) for job in JOB_COMMANDS):
-        assert time.monotonic() < deadline, "the job did not start"
-        time.sleep(0.1)
+    until(
+        lambda: all(any(line.endswith(job) for line in running()) for job in JOB_COMMANDS),
+        what="the job did not start",
+    )
     disposable_cluster.stop()
     assert traces() == before
     assert not disposable_cluster.directory.exists()

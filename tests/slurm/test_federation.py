@@ -11,6 +11,7 @@ import pytest
 from tests.slurm.cluster import CLUSTER_NAME
 from tests.slurm.test_submission import outcome
 from tests.slurm.test_submission import site as site
+from tests.waiting import until
 from workflow_lib.launch.schedulers import slurm
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import JobRecord, Outcome
@@ -35,7 +36,7 @@ def federation(slurm_cluster):
 def _ended(site) -> str:
     """See the run's job to its end, which is a failure by design; returns the job's id."""
     process = site.start()
-    site.until(lambda: site.paths.job.exists() or process.poll() is not None)
+    until(lambda: site.paths.job.exists() or process.poll() is not None)
     site.go.touch()
     said = process.communicate()[1]
     assert site.paths.job.exists(), said

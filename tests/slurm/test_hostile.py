@@ -135,7 +135,7 @@ def _start(
 
 
 def _finish(base: Path, run: RunPaths, root: Path, process: subprocess.Popen[str]) -> Job:
-    output, _ = process.communicate(timeout=1800)
+    output, _ = process.communicate()
     assert run.job.exists(), output
     job_id = json.loads(run.job.read_text(encoding="utf-8"))["job_id"]
     calls = []

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,6 +15,7 @@ from tests.launch import scripts
 from tests.slurm import study
 from tests.telemetry import nvml
 from tests.telemetry.conftest import nvml_library  # noqa: F401  (a fixture)
+from tests.waiting import until
 from workflow_lib import cells
 from workflow_lib.records.files import read_record
 from workflow_lib.records.nodes import NodeLimits
@@ -85,7 +84,7 @@ class Site:
         output = f"--output={paths.logs}/slurm-%j.log"
         job = self.cluster.run("sbatch", "--parsable", output, str(paths.script)).stdout.strip()
         trains = [paths.directory / f"trains-{node}" for node in NODES]
-        self.until(lambda: all(map(Path.exists, trains)) or self.is_over(job))
+        until(lambda: all(map(Path.exists, trains)) or self.is_over(job))
         assert not self.is_over(job), (paths.logs / f"slurm-{job}.log").read_text()
         assert self.in_force == [500_000, 500_000]
         return job, paths
@@ -110,15 +109,8 @@ class Site:
         ]
         return found
 
-    @staticmethod
-    def until(happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 300
-        while not happened():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
     def finish(self, job: str) -> None:
-        self.until(lambda: self.is_over(job))
+        until(lambda: self.is_over(job))
 
 
 @pytest.fixture
@@ -144,7 +136,7 @@ def test_a_job_that_ends_gives_limits_back_on_every_node(site):
 def test_a_cancelled_job_gives_limits_back_on_every_node(site):
     job, paths = site.start("cancelled")
     site.cluster.run("scancel", job)
-    site.until(lambda: site.in_force == [700_000, 700_000])
+    until(lambda: site.in_force == [700_000, 700_000])
     site.finish(job)
     assert restored(paths) == [True, True]
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests import programs
 from tests.programs import well
+from tests.waiting import PATIENCE_S, until
 
-from ..measure.runs import wait_for
 from .cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def run_job(
     )
     output = directory / "job.out"
     ended = cluster.run(
-        "sbatch", *ON_H200, f"--output={output}", str(script), check=False, timeout=1800
+        "sbatch", *ON_H200, f"--output={output}", str(script), check=False, timeout=PATIENCE_S
     )
     # Ranks print progress bars side by side, one into the middle of the other's character.
     return ended.returncode, output.read_text(encoding="utf-8", errors="replace")
@@ -114,7 +114,7 @@ def test_a_job_that_runs_is_measured_from_outside(slurm_cluster, tmp_path):
     options = [option for option in ON_H200 if option != "--wait"]
     submitted = ("sbatch", "--parsable", *options, f"--output={tmp_path}/job.out", str(script))
     job = slurm_cluster.run(*submitted).stdout.strip()
-    wait_for(lambda: "RUNNING" in slurm_cluster.run("squeue", "-h", "-j", job, "-o%T").stdout)
+    until(lambda: "RUNNING" in slurm_cluster.run("squeue", "-h", "-j", job, "-o%T").stdout)
     attach = [sys.executable, "-m", "workflow_lib.measure", "attach", job, "--simulate=2"]
     environment = {**slurm_cluster.environment, "PYTHONPATH": str(ROOT)}
     options = [f"--output={tmp_path}/run", "--tokens-per-step=7"]

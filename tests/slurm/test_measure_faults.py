@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.measure.test_faults import marked
+from tests.waiting import until
 from workflow_lib.records.paths import RunPaths
 
-from ..measure.runs import wait_for
 from .cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -107,8 +107,8 @@ class Job:
         """Let it end; returns Slurm's exit code."""
         (self.directory / "go").touch()
         ended = ("sacct", "-nXP", "-j", self.id, "--format=ExitCode,End")
-        wait_for(lambda: "Unknown" not in (self.cluster.run(*ended).stdout or "Unknown"))
-        wait_for(lambda: marked(self.mark) == [])
+        until(lambda: "Unknown" not in (self.cluster.run(*ended).stdout or "Unknown"))
+        until(lambda: marked(self.mark) == [])
         return self.cluster.run(*ended).stdout.split("|")[0]
 
 
@@ -118,7 +118,7 @@ def try_fault(cluster: Cluster, directory: Path, number: int) -> list[str]:
     chance = random.Random(number)
     job = Job(cluster, directory / f"{number}", nodes)
     up = job.directory / "up"
-    wait_for(lambda: up.exists() and up.read_text().count("up") == nodes)
+    until(lambda: up.exists() and up.read_text().count("up") == nodes)
     time.sleep(chance.uniform(1.0, 3.0))
     before = time.time()
     while True:

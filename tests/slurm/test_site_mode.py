@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ..measure.runs import wait_for
+from tests.waiting import PATIENCE_S, until
+
 from .cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ def submit(cluster: Cluster, *options: str, command: str) -> str:
         "--time=60",
         "--output=/dev/null",
     )
-    done = cluster.run(*words, *options, f"--wrap={command}", check=False, timeout=1800)
+    done = cluster.run(*words, *options, f"--wrap={command}", check=False, timeout=PATIENCE_S)
     return done.stdout.split()[0]
 
 
@@ -66,8 +67,8 @@ def test_every_job_with_gpus_is_measured(measuring_cluster, tmp_path):
     gpus = ("--partition=h200", "--gres=gpu:h200:2")
     two_nodes = submit(measuring_cluster, *gpus, "--nodes=2", command="srun sleep 4; exit 3")
     none = submit(measuring_cluster, "--partition=cpu", command="sleep 1")
-    wait_for(lambda: (tmp_path / f"site/{two_nodes}/logs/summary.txt").exists())
-    wait_for(lambda: not samplers(tmp_path))
+    until(lambda: (tmp_path / f"site/{two_nodes}/logs/summary.txt").exists())
+    until(lambda: not samplers(tmp_path))
     record = json.loads((tmp_path / f"site/{two_nodes}/measured.json").read_text())
     assert (record["job_id"], record["exit_code"]) == (two_nodes, 3)
     assert record["nodes"] == ["h200-1", "h200-2"]
@@ -77,7 +78,7 @@ def test_every_job_with_gpus_is_measured(measuring_cluster, tmp_path):
     assert [path.name for path in (tmp_path / "site").iterdir()] == [two_nodes]
     assert not (tmp_path / f"site/{none}").exists()
     sacct = ("sacct", "-nXP", "-j", two_nodes, "--format=State,AdminComment%200")
-    wait_for(lambda: "triptych: " in measuring_cluster.run(*sacct).stdout or said(tmp_path))
+    until(lambda: "triptych: " in measuring_cluster.run(*sacct).stdout or said(tmp_path))
     assert said(tmp_path) == ""
     state, comment = measuring_cluster.run(*sacct).stdout.strip().split("|")
     energy_j = record["values"]["energy_j"]

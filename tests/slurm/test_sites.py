@@ -18,6 +18,7 @@ from tests.launch import scripts
 from tests.programs import well
 from tests.slurm import study
 from tests.slurm.test_workflow import site  # noqa: F401  # a fixture
+from tests.waiting import until
 from workflow_lib.launch.schedulers.refusals import NotNowError, refused
 from workflow_lib.records.checks import CheckRecord
 from workflow_lib.records.files import read_record
@@ -154,17 +155,14 @@ def test_a_job_that_was_suspended_says_so_with_its_cause(site, slurm_cluster):  
         stderr=subprocess.STDOUT,
         text=True,
     ) as snakemake:
-        deadline = time.monotonic() + 240
-        while not any(_lines(run.rank_steps(0)) > 5 for run in site.runs("mi250")):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: any(_lines(run.rank_steps(0)) > 5 for run in site.runs("mi250")))
         (run,) = site.runs("mi250")
         job_id = json.loads(run.job.read_text())["job_id"]
         slurm_cluster.run("scontrol", "suspend", job_id)
         # Longer than the 5 s between two looks of the job at itself.
         time.sleep(7)
         slurm_cluster.run("scontrol", "resume", job_id)
-        output, _ = snakemake.communicate(timeout=1800)
+        output, _ = snakemake.communicate()
     assert snakemake.returncode != 0
     failure = json.loads(run.failure.read_text())
     assert failure["outcome"] == "telemetry_invalid", output

@@ -10,8 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 
 from tests.launch import runs
 from tests.slurm import study
+from tests.waiting import until
 from workflow_lib.launch import job_script, run_place
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord, JobRecord, Outcome, OutcomeRecord
@@ -86,11 +85,6 @@ class Site:
             text=True,
         )
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the run has come that far; for ever it is pytest that does not wait."""
-        while not condition():
-            time.sleep(0.05)
-
     def jobs(self) -> list[str]:
         """Ids of all jobs that were ever submitted for the run."""
         cell = self.paths.directory.parent.name.rpartition("_")[2]
@@ -132,7 +126,7 @@ def test_a_process_that_dies_as_it_submits_leaves_a_job_that_the_next_one_finds(
     (job,) = site.jobs()
     kills.unlink()
     if has_begun:
-        site.until(site.paths.environment.exists)
+        until(site.paths.environment.exists)
     else:
         assert not site.paths.job.exists()
     second = site.start()
@@ -140,7 +134,7 @@ def test_a_process_that_dies_as_it_submits_leaves_a_job_that_the_next_one_finds(
         # A job that failed while nobody waited for it would rightly be submitted again.
         assert second.stderr is not None
         assert any("was submitted before" in line for line in iter(second.stderr.readline, ""))
-    site.until(site.paths.job.exists)
+    until(site.paths.job.exists)
     if not has_begun:
         site.cluster.run("scontrol", "release", job)
     site.go.touch()
@@ -172,7 +166,7 @@ def test_ctrl_c_cancels_the_job_and_the_run_is_a_cancelled_one(site, has_begun):
         holds.write_text(f'#!/bin/sh\nexec {sbatch} --hold "$@"\n')
         holds.chmod(0o755)
     process = site.start()
-    site.until((site.paths.environment if has_begun else site.paths.job).exists)
+    until((site.paths.environment if has_begun else site.paths.job).exists)
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert process.returncode == 130
@@ -183,7 +177,7 @@ def test_ctrl_c_cancels_the_job_and_the_run_is_a_cancelled_one(site, has_begun):
 
 def test_a_requeued_job_starts_anew_and_keeps_its_first_start(site):
     process = site.start()
-    site.until(site.paths.environment.exists)
+    until(site.paths.environment.exists)
     (job,) = site.jobs()
     site.cluster.run("scontrol", "requeue", job)
     started_again = RunPaths(site.paths.attempts / "1").environment
@@ -198,8 +192,8 @@ def test_a_requeued_job_starts_anew_and_keeps_its_first_start(site):
             site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now+5")
         return started_again.exists()
 
-    site.until(hurried)
-    site.until(site.paths.environment.exists)
+    until(hurried)
+    until(site.paths.environment.exists)
     site.go.touch()
     process.communicate()
     assert site.jobs() == [job]

@@ -23,6 +23,7 @@ import yaml
 from tests import programs
 from tests.programs import well
 from tests.slurm import study
+from tests.waiting import PATIENCE_S
 from workflow_lib import results
 from workflow_lib.records.paths import RunPaths
 
@@ -227,7 +228,7 @@ def test_after_sigterm_no_run_is_submitted_and_that_under_way_is_waited_for(
         called = len(calls.read_text().splitlines())
         (ours,) = [run for run in site.runs("h200") if run.job.exists()]
         slurm_cluster.run("scontrol", "release", json.loads(ours.job.read_text())["job_id"])
-        assert snakemake.wait(240) == 1
+        assert snakemake.wait() == 1
     finally:
         snakemake.kill()
     assert len(calls.read_text().splitlines()) == called
@@ -253,7 +254,9 @@ def _session(leader: int) -> list[int]:
 def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cluster):
     well(site.snakemake("slurm_mi250", "--until", "render"))
     (run,) = site.runs("mi250")
-    slurm_cluster.run("sbatch", "--wait", "--output", os.devnull, str(run.script), timeout=1800)
+    slurm_cluster.run(
+        "sbatch", "--wait", "--output", os.devnull, str(run.script), timeout=PATIENCE_S
+    )
     job_id = json.loads(run.job.read_text())["job_id"]
 
     well(site.snakemake("slurm_mi250", "--until", "run"))
@@ -298,7 +301,7 @@ def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tm
     before = sorted(tmp_path.glob("*/cells/**/*"))
     log = tmp_path / "slurm.log"
     by_hand = ("sbatch", "--wait", "--output", str(log), str(copied.script))
-    slurm_cluster.run(*by_hand, timeout=1800, check=False)
+    slurm_cluster.run(*by_hand, timeout=PATIENCE_S, check=False)
     said = log.read_text()
     assert f"lies in {copied.directory}, but was rendered for {run.directory}" in said
     assert sorted(tmp_path.glob("*/cells/**/*")) == before

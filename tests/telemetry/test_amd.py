@@ -396,7 +396,7 @@ def test_the_sampler_writes_what_the_source_reads(tmp_path, build, node, sampler
     process = sampler(paths.directory, cell, ROCM_PATH=str(build()), FAKE_AMD_SMI=str(node.script))
     wait_for(paths.telemetry_ready(NODE), process)
     process.terminate()
-    assert process.wait(60) == 0
+    assert process.wait() == 0
     rows = read_rows(paths.gpu_samples(NODE))
     assert [row["power_w"] for row in rows[:4]] == ["94", "", "98", ""]
     assert [row["temperature_c"] for row in rows[:4]] == ["61", "62", "63", "64"]

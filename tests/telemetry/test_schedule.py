@@ -104,7 +104,7 @@ def test_a_samplers_rate_alternates(tmp_path, sampler):
     time.sleep(5.5)
     paths.telemetry_stop.touch()
     # Also where the last block reads nothing.
-    assert process.wait(60) == 0
+    assert process.wait() == 0
 
     blocks = read_rows(paths.sampler_blocks(NODE))
     assert list(blocks[0]) == [column.name for column in SAMPLER_BLOCKS]

@@ -220,7 +220,7 @@ def test_a_tokenizer_spares_what_another_one_is_writing(midway, tmp_path):
     assert len(list((tmp_path / "out").iterdir())) == 3
     made = (tmp_path / "out" / "tokens.bin").read_bytes()
 
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == 0
     assert names(tmp_path / "out") == WHOLE
     assert (tmp_path / "out" / "tokens.bin").read_bytes() == made

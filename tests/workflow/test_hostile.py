@@ -87,7 +87,6 @@ def snakemake(checkout: Checkout, umask: int, environment: Mapping[str, str]) ->
         umask=umask,
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert "nonfinite_loss" in done.stdout + done.stderr, done.stdout + done.stderr

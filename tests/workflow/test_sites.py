@@ -9,12 +9,12 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.programs import well
+from tests.waiting import until
 from tests.workflow.conftest import SNAKEMAKE, SWEEP, Checkout
 from tests.workflow.test_bad_input import message_of
 from workflow_lib.cells import expand_study
@@ -158,13 +158,10 @@ def test_a_clock_that_is_set_while_a_run_trains_is_named(checkout, tmp_path, sec
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as workflow:
-        deadline = time.monotonic() + 120
-        while not any(_lines(run.rank_steps(0)) > 5 for run in checkout.runs().values()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: any(_lines(run.rank_steps(0)) > 5 for run in checkout.runs().values()))
         with offset.open("r+b") as stream:
             stream.write(struct.pack("d", seconds))
-        assert workflow.wait(timeout=240) != 0
+        assert workflow.wait() != 0
     (run,) = checkout.runs().values()
     failure = json.loads(run.failure.read_text())
     assert failure["outcome"] == "telemetry_invalid"
