@@ -16,7 +16,7 @@ import psutil
 
 from tests.launch import scripts
 from tests.texts import edit
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from workflow_lib.records.files import read_record
 from workflow_lib.records.outcomes import EndedRecord
 from workflow_lib.records.paths import RunPaths
@@ -105,5 +105,5 @@ class Job:
     def finish(self) -> EndedRecord:
         """Wait for the end; returns the job's end record."""
         # Until nobody who holds its output is left either.
-        self.output, _ = self.process.communicate()
+        self.output, _ = self.process.communicate(timeout=PATIENCE_S)
         return read_record(self.paths.ended, EndedRecord)
