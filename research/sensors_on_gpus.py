@@ -138,7 +138,7 @@ class Benchmark:
                 edges = seen.edges[gpu][2 * first : 2 * (first + wave.count)]
                 samples = seen.changes[readings.SAMPLES, gpu]
                 look = sensor_map.fit_look(samples, edges[::2], edges[1::2])
-                self.log.row("look", gpu=gpu, wave=wave, look=look._asdict())
+                self.log.row("look", gpu=gpu, wave=wave, look=look)
                 times = _ms(("a look, ms", "its delay, ms"), (look.length_s, look.delay_s))
                 self.log.say(", ".join(f"{head}: {ms}" for head, ms in times.items()))
             first += wave.count

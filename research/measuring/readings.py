@@ -132,11 +132,12 @@ def changes_of(nvml: Any, name: str, handle: Any, stop: Event) -> list[Change]:
     while not stop.wait(0.0005):
         before = time.time()
         answer = read(0)
-        # Fields answer with a record, which may say that this one cannot be read.
-        answers = answer if name in _FIELDS else ()
-        if any(each.nvmlReturn for each in answers):
-            raise nvml.NVMLError(answers[0].nvmlReturn)
-        value = (answers[0].value.uiVal if answers else answer) / 1e3
+        if name in _FIELDS:
+            (field,) = answer
+            if field.nvmlReturn:
+                raise nvml.NVMLError(field.nvmlReturn)
+            answer = field.value.uiVal
+        value = answer / 1e3
         now = (before + time.time()) / 2
         if last is not None and value != last[1]:
             changes.append(((last[0] + now) / 2, value))

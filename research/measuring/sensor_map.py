@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +74,8 @@ class Errors:
     stretches: int
 
 
-class Look(NamedTuple):
+@dataclass(frozen=True)
+class Look:
     """How a sensor's momentary looks see the edges of a load, in seconds."""
 
     #: of one look, if the load's own edges take no time
@@ -91,13 +91,11 @@ def errors(
     name: str, changes: Sequence[Change], wave: Wave, begin_s: float, end_s: float
 ) -> Errors:
     """How far a reading was off in a turn of a wave that lasted from ``begin_s`` to ``end_s``, in
-    stretches of about 1 s that hold whole periods.
+    stretches of about 1 s that hold whole periods, where a period is not longer.
 
     Raises ValueError for fewer than five stretches.
     """
-    stretch_s = wave.period_s * max(1, round(_STRETCH_S / wave.period_s))
-    if wave.count == 1:  # steady
-        stretch_s = _STRETCH_S
+    stretch_s = wave.period_s * round(_STRETCH_S / wave.period_s) or _STRETCH_S
     edges = np.arange(begin_s, end_s + 1e-3, stretch_s)
     times, read = np.array(changes).reshape(-1, 2).T
     if name == ENERGY:
@@ -112,7 +110,7 @@ def errors(
         raise ValueError(f"{name}: not a reading of power or energy")
     if len(values) < 5:
         raise ValueError(f"{name}: {len(values)} stretches of a second are too few")
-    share = np.asarray(values) / mean_w - 1
+    share = values / mean_w - 1
     return Errors(float(mean_w), float(share.min()), float(share.max()), len(share))
 
 
