@@ -742,7 +742,8 @@ def test_a_signal_ends_the_wait_to_submit(slurm_paths, commands, unwilling, numb
             assert process.stderr is not None
             assert "trying again" in process.stderr.readline()
         process.send_signal(number)
-        said = process.communicate()[1]
+        # Long before what does not answer is given up: the signal ends the wait.
+        said = process.communicate(timeout=40)[1]
     finally:
         process.kill()
     assert process.returncode == code, said
