@@ -156,17 +156,17 @@ test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, 
 # With the instructions of an older CPU torch has other products in bf16.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 
-test-older-cpu: $(VENV)/.installed-tests ## training, with what takes longer, limited to AVX2
-	@$(AVX2) $(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not equality and not kills" tests/training
+test-older-cpu: $(VENV)/.installed-tests ## what takes longer of training, limited to AVX2
+	@$(AVX2) $(BIN)/python -m pytest -n 3 $(BY_FILE) -m $(LONG) tests/training
 
 # What needs no torch, in an environment without it. Slots and places are those of docs/artifact.md.
 SLOTS := rebuilt/evidence/evidence-slots-x2/results/sweeps/evidence-slots-x2
 PIPELINE := h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9
 
-# With numpy's kernels for another processor the evidence and a rebuilt archive have to be the same.
-test-without-torch: ## make the evidence as on two processors, and what else needs no torch, in an environment of its own
+# With numpy's kernels for another processor the evidence, whose digests are of this one, has to be the same.
+test-without-torch: ## make the evidence as on another processor, and what else needs no torch, in an environment of its own
 	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory VENV=.venv-analysis evidence
-	@env -u OPENBLAS_CORETYPE $(MAKE) --no-print-directory VENV=.venv-analysis evidence claims
+	@$(MAKE) --no-print-directory VENV=.venv-analysis claims
 	@$(MAKE) --no-print-directory VENV=.venv-analysis compare A=evidence-one-gpu-h200x1 B=evidence-one-gpu-h100x1
 	@$(MAKE) --no-print-directory VENV=.venv-analysis slots MEASURED=$(SLOTS)
 	@$(MAKE) --no-print-directory VENV=.venv-analysis place MEASURED=$(SLOTS) CELL=$(PIPELINE)
@@ -174,9 +174,10 @@ test-without-torch: ## make the evidence as on two processors, and what else nee
 
 CLONE := rebuilt/clone
 
-test-demo: ## the demo twice in a copy without an environment, and its archive rebuilt without torch
+test-demo: ## the demo twice in a copy without results, and its archive rebuilt without torch
 	@rm -rf $(CLONE) && mkdir -p $(CLONE)
 	@tar -c --exclude='./.*' --exclude='./rebuilt' --exclude='./results/*' . | tar -x -C $(CLONE)
+	@test ! -d .venv || ln -s "$(CURDIR)/.venv" $(CLONE)/.venv
 	@$(MAKE) --no-print-directory -C $(CLONE) demo
 	@$(MAKE) --no-print-directory -C $(CLONE) demo | grep "5 of which are done"
 	@$(MAKE) --no-print-directory -C $(CLONE) VENV="$(CURDIR)/.venv-analysis" archive SWEEP=demo LICENCE=CC0-1.0

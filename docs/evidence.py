@@ -12,6 +12,9 @@ bytes everywhere.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -61,9 +64,20 @@ def rebuild_all(into: Path) -> None:
 
     Raises as :func:`workflow_lib.archive.rebuild.rebuild`: where a raw file was changed, too.
     """
-    for archive in sorted(ARCHIVES.glob("*.zip")):
-        done = rebuild(archive, into / archive.stem, CHECKOUT, _MAXIMUM_BYTES)
-        print(f"{archive.name}: the checksums of {done.raw_files} raw files are right", flush=True)
+    archives = sorted(ARCHIVES.glob("*.zip"))
+    # polars must not be forked: its threads would be missing in the child.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context) as pool:
+        made = [
+            pool.submit(rebuild, archive, into / archive.stem, CHECKOUT, _MAXIMUM_BYTES)
+            for archive in archives
+        ]
+        try:
+            for archive, done in zip(archives, made, strict=True):
+                files = done.result().raw_files
+                print(f"{archive.name}: the checksums of {files} raw files are right", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def own_runs(rebuilt: Path) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.slurm.cluster import Cluster, default_directory, missing_prerequisite
 from tests.texts import edit
-from workflow_lib import cells
+from workflow_lib import cells, study
 from workflow_lib.study import Study, load_study
+from workflow_lib.yaml_files import read_yaml
 
 ROOT = Path(__file__).parent.parent
 # A shell has what it starts in the background ignore Ctrl-C, and children inherit that.
@@ -28,6 +31,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(3600))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def yaml_read_once() -> Iterator[None]:
+    """A study is read again and again, and nearly all of that is its YAML: what a file holds is
+    parsed once in a process."""
+    parsed: dict[bytes, bytes] = {}
+
+    def read(path: Path) -> Any:
+        content = path.read_bytes() if path.is_file() else b""
+        if content not in parsed:
+            plain = read_yaml(path)
+            if not content:
+                return plain
+            parsed[content] = pickle.dumps(plain)
+        return pickle.loads(parsed[content])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "read_yaml", read)
+        yield
+
+
 @pytest.fixture
 def study_directory(tmp_path: Path) -> Path:
     """A copy of the shipped configuration that a test may edit."""
@@ -36,10 +59,10 @@ def study_directory(tmp_path: Path) -> Path:
 
 def load_sound(directory: Path) -> Study:
     """A study of which no file has a mistake. Raises ConfigError with the first one."""
-    study = load_study(directory)
-    for mistake in study.mistakes or cells.expand_study(study).bad.values():
+    sound = load_study(directory)
+    for mistake in sound.mistakes or cells.expand_study(sound).bad.values():
         raise mistake
-    return study
+    return sound
 
 
 @pytest.fixture(name="edit")

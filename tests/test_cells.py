@@ -250,33 +250,31 @@ def ids(directory):
     return {planned.cell.id for sweep in sweeps.values() for planned in sweep.cells}
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("platforms/h200.yaml", "account: null", "account: research"),
-        ("platforms/h200.yaml", "time_limit_max_min: 1440", "time_limit_max_min: 2880"),
-        ("platforms/h200.yaml", "exclude_nodes: []", "exclude_nodes: [gpu7]"),
-        ("platforms/h200.yaml", "power_limit_w: 700", "power_limit_w: 650"),
-        ("platforms/h200.yaml", "gpu_memory_gb: 150.1", "gpu_memory_gb: 150.2"),
-        ("platforms/h200.yaml", "airflow: [unknown", "airflow: [front"),
-        ("models/gpt3-175b.yaml", "description: GPT-3 175B", "description: GPT-3, 175B"),
-        ("platforms/h200.yaml", "link_gb_per_s: 450", "link_gb_per_s: 400"),
-        ("platforms/h200.yaml", "account: null", "emulated: by two daemons of one host"),
-        ("sweeps/parallelism.yaml", "repeats: 3", "repeats: 5"),
-        ("sweeps/parallelism.yaml", "profiled_steps: 2", "profiled_steps: 3"),
-        # What the model has anyway.
-        *(
-            ("models/llama3-70b.yaml", "layers: 80", f"layers: 80\n{told}")
-            for told in (
-                *("tied_embeddings: false", "head_dimension: 128"),
-                *("activation: silu", "norm_epsilon: 1.0e-5"),
-            )
-        ),
-    ],
+#: the same model, platform and sweep otherwise, edited one after the other
+OTHER_OPTIONS = (
+    ("platforms/h200.yaml", "account: null", "account: research"),
+    ("platforms/h200.yaml", "time_limit_max_min: 1440", "time_limit_max_min: 2880"),
+    ("platforms/h200.yaml", "exclude_nodes: []", "exclude_nodes: [gpu7]"),
+    ("platforms/h200.yaml", "power_limit_w: 700", "power_limit_w: 650"),
+    ("platforms/h200.yaml", "gpu_memory_gb: 150.1", "gpu_memory_gb: 150.2"),
+    ("platforms/h200.yaml", "airflow: [unknown", "airflow: [front"),
+    ("models/gpt3-175b.yaml", "description: GPT-3 175B", "description: GPT-3, 175B"),
+    ("platforms/h200.yaml", "link_gb_per_s: 450", "link_gb_per_s: 400"),
+    ("platforms/h200.yaml", "qos: null", "emulated: by two daemons of one host"),
+    ("sweeps/parallelism.yaml", "repeats: 3", "repeats: 5"),
+    ("sweeps/parallelism.yaml", "profiled_steps: 2", "profiled_steps: 3"),
+    # What the model has anyway.
+    ("models/llama3-70b.yaml", "layers: 80", "layers: 80\ntied_embeddings: false"),
+    ("models/llama3-70b.yaml", "layers: 80", "layers: 80\nhead_dimension: 128"),
+    ("models/llama3-70b.yaml", "layers: 80", "layers: 80\nactivation: silu"),
+    ("models/llama3-70b.yaml", "layers: 80", "layers: 80\nnorm_epsilon: 1.0e-5"),
 )
-def test_other_options_keep_the_directory(study_directory, edit, name, old, new):
+
+
+def test_other_options_keep_the_directory(study_directory, edit):
     before = ids(study_directory)
-    edit(name, old, new)
+    for name, old, new in OTHER_OPTIONS:
+        edit(name, old, new)
     assert ids(study_directory) == before
 
 

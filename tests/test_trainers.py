@@ -27,6 +27,8 @@ Planned = Callable[..., PlannedCell]
 @pytest.fixture
 def planned(study_directory: Path) -> Planned:
     """Plans one cell of a trainer ``mine``, with these axes and keys of its file."""
+    for path in (study_directory / "sweeps").iterdir():
+        path.unlink()
 
     def plan(axes: dict[str, Any] | None = None, **keys: Any) -> PlannedCell:
         spec = {"description": "mine", "command": WORDS, **keys}

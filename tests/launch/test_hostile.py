@@ -88,6 +88,9 @@ def test_names_of_variables_are_refused(tmp_path):
 
 def test_names_of_configuration_files_are_refused(study_directory):
     source = study_directory / "models" / "gpt3-tiny.yaml"
+    # Without sweeps a study is read soon.
+    shutil.rmtree(study_directory / "sweeps")
+    (study_directory / "sweeps").mkdir()
     for value in NAMES:
         path = source.with_name(f"{value}.yaml")
         shutil.copy(source, path)

@@ -4,11 +4,13 @@ import re
 import shlex
 
 import pytest
+import yaml
 
+from tests.conftest import ROOT
 from tests.programs import well
 from tests.test_docs import PAGES
 from tests.workflow.conftest import copy
-from workflow_lib import check
+from workflow_lib import cells, check
 from workflow_lib.records.checks import CheckPaths, CheckRecord
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.study import load_study, lookup
@@ -18,6 +20,9 @@ COMMANDS = re.compile(r"snakemake (--profile (?:profiles/)?slurm_[^`#\n]*)")
 
 #: parts of commands of which a clone does not have all
 ELSEWHERE = ("/scratch", "…", "[placed]", "[limits]")
+
+#: what asks for the report of one sweep
+REPORT = re.compile(r"--profile (?:profiles/)?(slurm_\w+) results/sweeps/([\w.-]+)/report\.html$")
 
 #: its example
 OF_THE_README = "profiles/slurm_h200x2 results/sweeps/evidence-llama3-8b-x2/report.html"
@@ -41,6 +46,16 @@ def test_the_documentation_has_such_commands():
     assert len(documented()) > 10
 
 
+def test_a_documented_report_is_of_a_sweep_of_its_profiles_platform_that_can_run():
+    asked = {match.groups() for match in map(REPORT.match, documented()) if match}
+    assert len(asked) > 5
+    sweeps = cells.expand_study(load_study(ROOT / "config"))
+    for profile, name in asked:
+        given = yaml.safe_load((ROOT / f"profiles/{profile}/platform.yaml").read_text("utf-8"))
+        assert sweeps[name].platform == given["platform"], name
+        assert not all(planned.reason for planned in sweeps[name].cells), name
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     return copy(tmp_path_factory.mktemp("documented") / "clone")
@@ -52,6 +67,7 @@ def clone(tmp_path_factory):
     [
         pytest.param(each, marks=() if each.endswith(OF_THE_README) else pytest.mark.long)
         for each in documented()
+        if each.endswith(OF_THE_README) or not REPORT.match(each)
     ],
 )
 def test_a_documented_command_finds_runs_to_make(command, clone):

@@ -104,6 +104,7 @@ def rows_of(checkout: Checkout) -> dict[str, dict[str, Any]]:
     return {row["trainer"]: row for row in runs.to_dicts()}
 
 
+@pytest.mark.long
 def test_trainers_of_others_end_in_tables_profiles_and_archives(checkout):
     trainers(checkout)
     checkout.write_sweep(
