@@ -81,6 +81,9 @@ def _sweeps(row: Row, measured: Measured) -> dict[str, str]:
     }
 
 
+_NO_INTERVAL = {"coverage": None, "wide_low": None, "wide_high": None}
+
+
 def _of_cells(test: ClaimTest, measured: Measured, coverage: float) -> Iterator[dict[str, Any]]:
     side = measured.side
     one, other = (dataclasses.replace(side, name=name) for name in ("the first", "the second"))
@@ -94,6 +97,8 @@ def _of_cells(test: ClaimTest, measured: Measured, coverage: float) -> Iterator[
                 "runs_a": _numbers(measured, row["cell_a"]),
                 "runs_b": _numbers(measured, row["cell_b"]),
                 "has_values": has_values,
+                # Too few runs give a range, which is no interval.
+                **(_NO_INTERVAL if row["coverage"] is None else {}),
                 **(_idle(test, pair) if has_values else {}),
             }
 
@@ -115,7 +120,7 @@ def _idle(test: ClaimTest, pair: Pair) -> dict[str, Any]:
         )
     else:
         return {}
-    return {"coverage": None, "wide_low": None, "wide_high": None, "in_words": why}
+    return {**_NO_INTERVAL, "in_words": why}
 
 
 def _numbers(measured: Measured, cell: str) -> str:
