@@ -111,21 +111,34 @@ class Benchmark:
         where too little was seen.
         """
         names = (*readings.POLLED, readings.MOMENTARY)
-        seen = self._seen(sensor_map.WAVES, names, _SHORT_ROWS)
-        for (name, gpu), changes in seen.changes.items():
-            self.log.row("map-raw", reading=name, gpu=gpu, seen=changes)
-        for gpu, edges in enumerate(seen.edges):
-            self.log.row("map-edges", gpu=gpu, began_unix_s=seen.began_unix_s, edges=edges)
-        for gpu in range(len(seen.edges)):
-            self.log.say(f"GPU {gpu}")
-            self._map_of(gpu, names, seen)
+        turns = []
+        for turn, waves in enumerate(sensor_map.TURNS):
+            seen = self._seen(waves, names, _SHORT_ROWS)
+            for (name, gpu), changes in seen.changes.items():
+                self.log.row("map-raw", turn=turn, reading=name, gpu=gpu, seen=changes)
+            for gpu, edges in enumerate(seen.edges):
+                began = {"began_unix_s": seen.began_unix_s}
+                self.log.row("map-edges", turn=turn, gpu=gpu, **began, edges=edges)
+            turns.append((waves, seen))
+        # All is measured before any of it is looked at.
+        self.log.table(
+            [
+                row
+                for waves, seen in turns
+                for gpu in range(len(seen.edges))
+                for row in self._map_of(gpu, names, waves, seen)
+            ]
+        )
 
-    def _map_of(self, gpu: int, names: Sequence[str], seen: Seen) -> None:
+    def _map_of(
+        self, gpu: int, names: Sequence[str], waves: Sequence[Wave], seen: Seen
+    ) -> list[dict[str, str]]:
         rows, first, at_s = [], 0, seen.began_unix_s
-        for wave in sensor_map.WAVES:
+        for wave in waves:
             end_s = at_s + wave.duration_s
             span = (end_s - min(sensor_map.TURN_S, wave.duration_s - sensor_map.LEAD_S), end_s)
-            row = {"period, ms": f"{1e3 * wave.period_s:.2f}", "duty": f"{wave.duty:g}"}
+            row = {"GPU": str(gpu), "period, ms": f"{1e3 * wave.period_s:.2f}"}
+            row["duty"] = f"{wave.duty:g}"
             for name in names:
                 off = sensor_map.errors(name, seen.changes[name, gpu], wave, *span)
                 self.log.row("map", gpu=gpu, reading=name, wave=wave, errors=off)
@@ -140,10 +153,10 @@ class Benchmark:
                 look = sensor_map.fit_look(samples, edges[::2], edges[1::2])
                 self.log.row("look", gpu=gpu, wave=wave, look=look)
                 times = _ms(("a look, ms", "its delay, ms"), (look.length_s, look.delay_s))
-                self.log.say(", ".join(f"{head}: {ms}" for head, ms in times.items()))
+                self.log.say(f"GPU {gpu}, " + ", ".join(f"{k}: {v}" for k, v in times.items()))
             first += wave.count
             at_s = end_s
-        self.log.table(rows)
+        return rows
 
     def _seen(self, waves: Sequence[Wave], names: Sequence[str], rows: int) -> Seen:
         """What changed while the waves ran, on the first two GPUs."""

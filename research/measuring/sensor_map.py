@@ -57,11 +57,13 @@ IN_STEP = in_step(Fraction(1))
 #: first a steady load, which brings clocks up and shows the noise
 STEADY = Wave(8.0, 1, 1.0)
 WAVES = (
-    STEADY,
     *(in_step(Fraction(ratio)) for ratio in _IN_STEP),
     *(in_step(Fraction(ratio), duty) for ratio in _OF_OTHER_DUTY for duty in _DUTIES),
     *map(_lasting, _OUT_OF_STEP_S),
 )
+#: as many as take less than two minutes, each time after a steady load; what was seen of some is
+#: kept before others begin
+TURNS = tuple((STEADY, *WAVES[first : first + 7]) for first in range(0, len(WAVES), 7))
 
 
 @dataclass(frozen=True)
