@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 53f8b221c4f3981223cbac3a62db528ea40c2d942f1df97b657d8074adb59eeb
+# sha256 of all lines below: 2463471c4de10fd34d4c251756010241581773ddb7d90287fd8c520fa002a418
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h100:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=287
+#SBATCH --time=267
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

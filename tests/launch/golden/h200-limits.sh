@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 8f4fe0e09c8a1d1db83ecb331b3ad22f00de703ca4f7be39ee98658f9e85f55b
+# sha256 of all lines below: fae868455b1a2303dd0371274951221c476b93f1f91751bcd28411ccfb357270
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=71
+#SBATCH --time=69
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

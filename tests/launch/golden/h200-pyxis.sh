@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c656a0c6f3314b60e0fbbeaf114e3d5b583c8ac9249aff82feb6d369f3d933eb
+# sha256 of all lines below: dbdb699c4f0c00871e65c90e7b6fd22e0ea946abe0edb38891ca501fb3f26ad5
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=71
+#SBATCH --time=69
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 
