@@ -12,13 +12,14 @@ bytes everywhere.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 from docs import digests
@@ -65,19 +66,12 @@ def rebuild_all(into: Path) -> None:
     Raises as :func:`workflow_lib.archive.rebuild.rebuild`: where a raw file was changed, too.
     """
     archives = sorted(ARCHIVES.glob("*.zip"))
+    places = [into / archive.stem for archive in archives]
     # polars must not be forked: its threads would be missing in the child.
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context) as pool:
-        made = [
-            pool.submit(rebuild, archive, into / archive.stem, CHECKOUT, _MAXIMUM_BYTES)
-            for archive in archives
-        ]
-        try:
-            for archive, done in zip(archives, made, strict=True):
-                files = done.result().raw_files
-                print(f"{archive.name}: the checksums of {files} raw files are right", flush=True)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        made = pool.map(rebuild, archives, places, repeat(CHECKOUT), repeat(_MAXIMUM_BYTES))
+        for name, done in zip((archive.name for archive in archives), made, strict=True):
+            print(f"{name}: the checksums of {done.raw_files} raw files are right", flush=True)
 
 
 def own_runs(rebuilt: Path) -> str:
