@@ -8,6 +8,7 @@ that sbatch could misread.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -88,22 +89,12 @@ def job_script(
     run. With ``check`` it checks the cell's nodes in place of running. Raises RenderError for a
     value that cannot be written into the script.
     """
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # shell, not HTML: every value goes through a filter below
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    for function in (quote, argument, word, constraint, hosts, variable, mount, mounts):
-        environment.filters[function.__name__] = function
-    template = environment.from_string(_TEMPLATE)
     if ":" in str(places.code.archive):
         raise RenderError(
             f"{str(places.code.archive)!r}: Python's search path cannot hold a path with a colon; "
             "move the results"
         )
-    body = template.render(
+    body = _template().render(
         cell=cell,
         platform=platform,
         places=places,
@@ -114,6 +105,20 @@ def job_script(
         check=check,
     )
     return with_checksum(body)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # shell, not HTML: every value goes through a filter below
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    for function in (quote, argument, word, constraint, hosts, variable, mount, mounts):
+        environment.filters[function.__name__] = function
+    return environment.from_string(_TEMPLATE)
 
 
 def write(cell: Cell, script: str, directory: Path) -> None:
