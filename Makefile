@@ -166,9 +166,8 @@ PIPELINE := h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d4796
 # With numpy's kernels for another processor the evidence, whose digests are of this one, has to be the same.
 test-without-torch: ## make the evidence as on another processor, and what else needs no torch, in an environment of its own
 	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory VENV=.venv-analysis evidence
-	@$(MAKE) --no-print-directory VENV=.venv-analysis claims
-	@$(MAKE) --no-print-directory VENV=.venv-analysis compare A=evidence-one-gpu-h200x1 B=evidence-one-gpu-h100x1
-	@$(MAKE) --no-print-directory VENV=.venv-analysis slots MEASURED=$(SLOTS)
+	@$(MAKE) --no-print-directory -j 2 VENV=.venv-analysis claims compare slots \
+	  A=evidence-one-gpu-h200x1 B=evidence-one-gpu-h100x1 MEASURED=$(SLOTS)
 	@$(MAKE) --no-print-directory VENV=.venv-analysis place MEASURED=$(SLOTS) CELL=$(PIPELINE)
 	@rm config/sweeps/placed.yaml
 
@@ -194,7 +193,7 @@ test-long: $(VENV)/.installed-tests ## what takes longer elsewhere: more sites, 
 	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
 test-all: test test-older-cpu test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow tests/slurm
 	@OMP_NUM_THREADS=1 TRIPTYCH_FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n auto tests/fuzz
 
 lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules

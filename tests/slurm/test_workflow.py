@@ -100,7 +100,7 @@ def allocated(cluster: Any, job_id: str) -> dict[str, str]:
     ("platform", "nodes", "gpus"),
     [
         ("h200", 2, 2),
-        pytest.param("h100", 2, 2, marks=pytest.mark.long),
+        pytest.param("h100", 2, 2, marks=pytest.mark.kills),
         pytest.param("mi250", 1, 2, marks=pytest.mark.long),
     ],
 )
@@ -310,8 +310,8 @@ def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tm
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        pytest.param({"partition": "h300"}, "partition", marks=pytest.mark.long),
-        pytest.param({"account": "nobody"}, "account", marks=pytest.mark.long),
+        pytest.param({"partition": "h300"}, "partition", marks=pytest.mark.kills),
+        pytest.param({"account": "nobody"}, "account", marks=pytest.mark.kills),
         ({"qos": "gold"}, "qos"),
     ],
 )

@@ -160,9 +160,9 @@ def test_results_that_are_a_link_to_nothing_are_refused_with_what_to_do(checkout
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        pytest.param(b"", "corpus.txt", id="empty", marks=pytest.mark.long),
+        pytest.param(b"", "corpus.txt", id="empty", marks=pytest.mark.kills),
         pytest.param(b"caf\xe9 au lait", "corpus.txt", id="not UTF-8"),
-        pytest.param(None, "corpus.txt", id="missing", marks=pytest.mark.long),
+        pytest.param(None, "corpus.txt", id="missing", marks=pytest.mark.kills),
     ],
 )
 def test_a_bad_corpus_is_named_before_anything_trains(checkout, content, expected):

@@ -220,6 +220,7 @@ def test_files_are_open_to_whom_the_umask_lets_in_and_to_nobody_else(ran):
     assert found == {0o750, 0o700, 0o640, 0o600, 0o440}
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -243,6 +244,7 @@ def test_what_rules_cannot_carry_is_refused_before_anything_is_made(ran, name, v
     assert canaries(ran.checkout.directory) == []
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize(
     ("given", "said"),
     [

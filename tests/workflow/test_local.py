@@ -183,7 +183,7 @@ def test_editing_the_analysis_reduces_no_run_in_which_another_user_alone_may_wri
     assert not rules & {"reduce", "traces", "run", "render"}
 
 
-@pytest.mark.long
+@pytest.mark.kills
 def test_a_host_that_only_measures_runs_every_cell_and_analyses_nothing(checkout):
     jobs = checkout.planned_jobs("--config", "sweeps=[tiny]", target="measured")
     assert jobs == {
@@ -260,7 +260,7 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
     assert not run.attempts.exists()
 
 
-@pytest.mark.parametrize("presses", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("presses", [1, pytest.param(3, marks=pytest.mark.kills)])
 def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout, presses):
     checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | {"measured_steps": 100})
     snakemake = checkout.start()
@@ -282,7 +282,7 @@ def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout, presses):
     assert "cancelled job" in log.read_text()
 
 
-@pytest.mark.long
+@pytest.mark.kills
 def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
     checkout.write_sweep(matrix=[BLOCK])
     done = checkout.call(
@@ -359,7 +359,7 @@ def test_training_that_lost_its_sampler_is_stopped(checkout):
     assert "SIGKILL" in failure["cause"]
 
 
-@pytest.mark.long
+@pytest.mark.kills
 def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     checkout.write_sweep(matrix=[BLOCK], protocol=SWEEP["protocol"] | {"measured_steps": 12})
     snakemake = checkout.start()
@@ -387,7 +387,7 @@ def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     assert "with invalid telemetry" in (view / "report.html").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.kills
 def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
     checkout.edit(
         "config/platforms/local.yaml",
@@ -408,7 +408,7 @@ def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
     assert row["idle_power_w"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.kills
 def test_results_that_were_moved_before_they_ran_run_where_they_lie(checkout):
     checkout.write_sweep(matrix=[BLOCK])
     well(checkout.snakemake("measured", "--until", "render", "--config", "sweeps=[tiny]"))
