@@ -92,8 +92,10 @@ class Checkout:
         return {path.parent.parent.name: RunPaths(path) for path in found}
 
 
-def copy(target: Path) -> Checkout:
-    """Copy the project's running parts."""
+def copy(target: Path, shipped_sweeps: bool = False) -> Checkout:
+    """Copy the project's running parts, of its sweeps the demo alone unless all are wanted: each
+    Snakemake plans all that are there, which takes two of its five seconds.
+    """
     target.mkdir()
     for part in PARTS:
         source = ROOT / part
@@ -104,6 +106,12 @@ def copy(target: Path) -> Checkout:
     checkout = Checkout(target)
     own = f"python: {sys.executable}"
     checkout.edit("config/platforms/local.yaml", "python: .venv/bin/python", own)
+    if not shipped_sweeps:
+        for path in (target / "config" / "sweeps").iterdir():
+            if path.stem != "demo":
+                path.unlink()
+        usual = "sweeps: [demo, parallelism, optimisation, microbatch, mi250-counterpart]"
+        checkout.edit("config/config.yaml", usual, "sweeps: [demo]")
     checkout.write_sweep()
     return checkout
 

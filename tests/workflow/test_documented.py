@@ -58,7 +58,7 @@ def test_a_documented_report_is_of_a_sweep_of_its_profiles_platform_that_can_run
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    return copy(tmp_path_factory.mktemp("documented") / "clone")
+    return copy(tmp_path_factory.mktemp("documented") / "clone", shipped_sweeps=True)
 
 
 @pytest.mark.slow
