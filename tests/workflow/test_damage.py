@@ -9,7 +9,7 @@ import pytest
 from tests.programs import well
 from tests.workflow.conftest import invoke, made
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.kills]
 
 
 def cut(content):

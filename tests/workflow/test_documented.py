@@ -61,11 +61,18 @@ def clone(tmp_path_factory):
     return copy(tmp_path_factory.mktemp("documented") / "clone", shipped_sweeps=True)
 
 
+def marks_of(command):
+    """Which of the tests tries it: each starts a Snakemake, which plans the whole study."""
+    if command.endswith(OF_THE_README):
+        return ()
+    return pytest.mark.kills if "sweeps=" in command else pytest.mark.long
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(each, marks=() if each.endswith(OF_THE_README) else pytest.mark.long)
+        pytest.param(each, marks=marks_of(each))
         for each in documented()
         if each.endswith(OF_THE_README) or not REPORT.match(each)
     ],

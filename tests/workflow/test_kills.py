@@ -49,7 +49,7 @@ RULES = {
 STATE = ("results", ".snakemake")
 STAGES = ("first", "between", "last")
 #: each takes a minute and more: the others are for `make test-all`
-USUAL = {("collect", "first"), ("page", "last")}
+USUAL = {("page", "last")}
 
 
 @pytest.fixture(scope="module")
