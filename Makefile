@@ -154,10 +154,11 @@ test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, 
 	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
 # With the instructions of an older CPU torch has other products in bf16.
+OLDER = $(LONG)
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 
 test-older-cpu: $(VENV)/.installed-tests ## what takes longer of training, limited to AVX2
-	@$(AVX2) $(BIN)/python -m pytest -n 3 $(BY_FILE) -m $(LONG) tests/training
+	@$(AVX2) $(BIN)/python -m pytest -n 3 $(BY_FILE) -m $(OLDER) tests/training
 
 # What needs no torch, in an environment without it. Slots and places are those of docs/artifact.md.
 SLOTS := rebuilt/evidence/evidence-slots-x2/results/sweeps/evidence-slots-x2
@@ -192,6 +193,7 @@ test-long: $(VENV)/.installed-tests ## what takes longer elsewhere: more sites, 
 	  $(BIN)/python -m pytest -n 3 $(BY_FILE) -m $(LONG) tests/workflow $(OTHERS); code=$$?; \
 	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
+test-all: OLDER = "not equality and not kills"
 test-all: test test-older-cpu test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow tests/slurm
 	@OMP_NUM_THREADS=1 TRIPTYCH_FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n auto tests/fuzz

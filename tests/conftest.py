@@ -57,6 +57,14 @@ def study_directory(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "config", tmp_path / "config"))
 
 
+@pytest.fixture
+def study_without_sweeps(study_directory: Path) -> Path:
+    """The same without its sweeps, which is read soon."""
+    for path in (study_directory / "sweeps").iterdir():
+        path.unlink()
+    return study_directory
+
+
 def load_sound(directory: Path) -> Study:
     """A study of which no file has a mistake. Raises ConfigError with the first one."""
     sound = load_study(directory)

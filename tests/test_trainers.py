@@ -25,18 +25,16 @@ Planned = Callable[..., PlannedCell]
 
 
 @pytest.fixture
-def planned(study_directory: Path) -> Planned:
+def planned(study_without_sweeps: Path) -> Planned:
     """Plans one cell of a trainer ``mine``, with these axes and keys of its file."""
-    for path in (study_directory / "sweeps").iterdir():
-        path.unlink()
 
     def plan(axes: dict[str, Any] | None = None, **keys: Any) -> PlannedCell:
         spec = {"description": "mine", "command": WORDS, **keys}
-        (study_directory / "trainers/mine.yaml").write_text(yaml.safe_dump(spec))
+        (study_without_sweeps / "trainers/mine.yaml").write_text(yaml.safe_dump(spec))
         entry = {"models": "llama3-tiny", "dp": 2, "trainer": "mine", **(axes or {})}
-        path = study_directory / "sweeps/one.yaml"
+        path = study_without_sweeps / "sweeps/one.yaml"
         path.write_text(yaml.safe_dump(SWEEP | {"matrix": [entry]}))
-        (cell,) = expand_study(load_study(study_directory))["one"].cells
+        (cell,) = expand_study(load_study(study_without_sweeps))["one"].cells
         return cell
 
     return plan

@@ -169,7 +169,7 @@ def test_a_missing_value_is_a_reason_and_never_a_number():
 def test_two_runs_give_no_interval_and_so_no_verdict():
     words = untestable(cell(FIRST, tokens_per_s=MORE[:2]), PAIR[1])
     assert words.startswith("2 against 3 runs give only a range, +9.8 to +10 %")
-    # Even where both are of the same hosts, so that no date adds to the range.
+    # Nor has the page one, which takes what has ends for an interval.
     (row,) = judged(CONTRAST | {"above": 1.0}, cell(FIRST, tokens_per_s=MORE[:2]), PAIR[1])
     assert (row["coverage"], row["wide_low"], page.by_chance([row])) == (None, None, (0, 0))
 

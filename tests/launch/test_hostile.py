@@ -86,16 +86,13 @@ def test_names_of_variables_are_refused(tmp_path):
             job_script.variable(value)
 
 
-def test_names_of_configuration_files_are_refused(study_directory):
-    source = study_directory / "models" / "gpt3-tiny.yaml"
-    # Without sweeps a study is read soon.
-    shutil.rmtree(study_directory / "sweeps")
-    (study_directory / "sweeps").mkdir()
+def test_names_of_configuration_files_are_refused(study_without_sweeps):
+    source = study_without_sweeps / "models" / "gpt3-tiny.yaml"
     for value in NAMES:
         path = source.with_name(f"{value}.yaml")
         shutil.copy(source, path)
         with pytest.raises(ConfigError, match="cannot be a name"):
-            load_sound(study_directory)
+            load_sound(study_without_sweeps)
         path.unlink()
 
 

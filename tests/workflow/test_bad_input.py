@@ -38,8 +38,14 @@ MISTAKES = (
         r"(.|\n)*global batch 7 .*dp × micro-batch = 1 × 2 = 2",
     ),
 )
-#: each by the plan; by Snakemake, which takes long to start, only one of them
-COMMANDS = [*(("plan", *mistake) for mistake in MISTAKES), ("snakemake", *MISTAKES[0])]
+#: each by the plan; by Snakemake, which takes long to start, only one of them every time
+COMMANDS = [
+    *(("plan", *mistake) for mistake in MISTAKES),
+    *(
+        pytest.param("snakemake", *mistake, marks=pytest.mark.kills if number else ())
+        for number, mistake in enumerate(MISTAKES)
+    ),
+]
 
 
 @pytest.mark.parametrize(("command", "old", "new", "expected"), COMMANDS)

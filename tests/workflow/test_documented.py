@@ -65,17 +65,14 @@ def marks_of(command):
     """Which of the tests tries it: each starts a Snakemake, which plans the whole study."""
     if command.endswith(OF_THE_README):
         return ()
-    return pytest.mark.kills if "sweeps=" in command else pytest.mark.long
+    is_rare = REPORT.match(command) or "sweeps=" in command
+    return pytest.mark.kills if is_rare else pytest.mark.long
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    [
-        pytest.param(each, marks=marks_of(each))
-        for each in documented()
-        if each.endswith(OF_THE_README) or not REPORT.match(each)
-    ],
+    [pytest.param(each, marks=marks_of(each)) for each in documented()],
 )
 def test_a_documented_command_finds_runs_to_make(command, clone):
     option, profile, *rest = shlex.split(command)

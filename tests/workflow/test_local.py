@@ -148,6 +148,9 @@ OF_ANALYSIS = {"reduce", "traces", "collect", "figures", "page"}, {"run", "rende
     ("name", "line", "again", "spared"),
     [
         ("workflow_lib/analysis/metrics.py", '"""', *OF_ANALYSIS),
+        pytest.param(
+            "workflow_lib/analysis/reduce.py", '"""', *OF_ANALYSIS, marks=pytest.mark.kills
+        ),
         ("workflow_lib/report/page.py", '"""', {"figures", "page"}, {"run", "render", "reduce"}),
         ("config/models/gpt3-tiny.yaml", "description:", set(), {"run", "render"}),
     ],

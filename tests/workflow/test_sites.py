@@ -74,8 +74,10 @@ def test_results_that_others_may_not_look_into_are_refused_in_a_sentence(checkou
 @pytest.mark.parametrize(
     ("refused", "mode", "single"),
     [
+        pytest.param(".", 0o000, False, marks=pytest.mark.kills),
         (".", 0o600, False),
         ("tokens.json", 0, False),
+        pytest.param("tokens.bin", 0, False, marks=pytest.mark.kills),
         (".", 0o000, True),
     ],
 )
