@@ -24,13 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts jobs, or Snakemake, takes long on a busy machine."""
-    for item in items:
-        if item.path.relative_to(ROOT).parts[1] in ("chaos", "slurm", "workflow"):
-            item.add_marker(pytest.mark.timeout(3600))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def yaml_read_once() -> Iterator[None]:
     """A study is read again and again, and nearly all of that is its YAML: what a file holds is

@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-#: how long anything may take that has to come; pytest's own limits are shorter for most tests
+#: how long anything may take that has to come
 PATIENCE_S = 1800.0
 
 

@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 PROGRAMS = ("chromium", "google-chrome")
 #: beyond what a machine takes that others use, too
-_PATIENCE_S = 60.0
+_PATIENCE_S = 600.0
 _SWITCHES = (
     "--headless=new",
     "--remote-debugging-pipe",

@@ -41,7 +41,7 @@ def test_every_reader_is_among_them(all_readers):
     assert set(all_readers) == set(NAMES)
 
 
-@pytest.mark.timeout(0 if INPUTS > USUAL_INPUTS else 300)
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reader_takes_or_refuses_whatever_there_is(name, all_readers, tmp_path):
     reader = all_readers[name]

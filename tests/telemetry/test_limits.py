@@ -25,7 +25,6 @@ from workflow_lib.records.nodes import NodeLimits, TelemetryStart
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
-TIMEOUT_S = 120.0
 
 
 def limited(
@@ -104,7 +103,7 @@ class Machine:
     def stop(self, process: subprocess.Popen[str]) -> None:
         self.paths.telemetry.mkdir(exist_ok=True)
         self.paths.telemetry_stop.touch()
-        assert process.wait(TIMEOUT_S) == 0, process.communicate()[1]
+        assert process.wait() == 0, process.communicate()[1]
 
     @property
     def calls(self) -> list[str]:
@@ -182,7 +181,7 @@ def test_telemetry_shows_the_limit_that_is_in_force(machine):
     watching = machine.start("__main__", str(machine.paths.cell))
     wait_for(machine.paths.telemetry_ready(NODE), watching)
     machine.stop(process)
-    assert watching.wait(TIMEOUT_S) == 0
+    assert watching.wait() == 0
     started = read_record(machine.paths.telemetry_start(NODE), TelemetryStart)
     assert [gpu["power_limit_w"] for gpu in started.gpus] == [500.0, 600.0]
 
@@ -191,7 +190,7 @@ def test_telemetry_shows_the_limit_that_is_in_force(machine):
 def test_a_signal_gives_them_back(machine, number):
     process = machine.held(limited())
     process.send_signal(number)
-    assert process.wait(TIMEOUT_S) == 0
+    assert process.wait() == 0
     assert machine.in_force == AS_BEFORE
     assert machine.record.restored_early
     assert machine.journals == []
@@ -275,7 +274,7 @@ def test_what_is_not_this_boots_or_this_nodes_is_left_alone(machine, key, value,
     path.write_text(json.dumps(journal), encoding="utf-8")
     calls = machine.calls
     process = machine.start("limits", "give-back", str(machine.paths.cell))
-    assert process.wait(TIMEOUT_S) == 0
+    assert process.wait() == 0
     assert machine.journals == [path][:journals]
     assert machine.calls == calls
 
@@ -292,7 +291,7 @@ def test_another_jobs_gpus_are_left_alone(machine):
 
 def refusal(machine: Machine, process: subprocess.Popen[str]) -> str:
     """The one sentence with which it failed."""
-    _, message = process.communicate(timeout=TIMEOUT_S)
+    _, message = process.communicate()
     assert process.returncode == 1
     assert message.startswith(f"GPU limits on {NODE}: ")
     assert message.count("\n") == 1, message
@@ -346,7 +345,7 @@ def test_what_could_not_be_given_back_is_said_and_tried_again(machine):
     machine.script.say(gpu_error_1="15")  # it fell off the bus
     machine.paths.telemetry.mkdir()
     machine.paths.telemetry_stop.touch()
-    _, message = process.communicate(timeout=TIMEOUT_S)
+    _, message = process.communicate()
     assert process.returncode == 1
     record = machine.record
     (said,) = record.problems
@@ -358,7 +357,7 @@ def test_what_could_not_be_given_back_is_said_and_tried_again(machine):
     assert machine.in_force["limit.0"] == 700_000
     machine.script.say()
     again = machine.start("limits", "give-back", str(machine.paths.cell))
-    assert again.wait(TIMEOUT_S) == 0
+    assert again.wait() == 0
     assert machine.in_force == AS_BEFORE
 
 
@@ -367,7 +366,7 @@ def test_a_run_is_not_measured_with_limits_that_were_left(machine):
     machine.script.say(set_limit_error=NO_PERMISSION)
     other = machine.another_run()
     process = machine.start("__main__", str(other.cell))
-    _, message = process.communicate(timeout=TIMEOUT_S)
+    _, message = process.communicate()
     assert process.returncode == 1
     assert str(machine.paths.directory) in message
     assert "left on GPU 0" in message
@@ -379,7 +378,7 @@ def test_a_journal_that_cannot_be_read_is_named(machine):
     (path,) = machine.journals
     path.write_text("{", encoding="utf-8")
     other = machine.another_run()
-    _, message = machine.start("__main__", str(other.cell)).communicate(timeout=TIMEOUT_S)
+    _, message = machine.start("__main__", str(other.cell)).communicate()
     assert f"this node: {path}" in message
     assert message.count("\n") == 1
 

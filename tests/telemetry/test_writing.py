@@ -68,9 +68,7 @@ def test_a_file_system_that_cannot_tell_of_the_request_is_asked_again(tmp_path, 
     (tmp_path / "stop").touch()
     file = SampleFile(tmp_path / "blocks.csv", SAMPLER_BLOCKS)
     writing = Writing(file, tmp_path / "stop")
-    deadline = time.monotonic() + 120
     while not writing.asked_to_stop:
-        assert time.monotonic() < deadline
         writing.hand_over([file])
         writing.wait()
     writing.end()
@@ -82,9 +80,7 @@ def test_the_request_to_stop_is_seen_without_anything_to_write(tmp_path):
     writing = Writing(file, tmp_path / "stop")
     assert not writing.asked_to_stop
     (tmp_path / "stop").touch()
-    deadline = time.monotonic() + 120
     while not writing.asked_to_stop:
-        assert time.monotonic() < deadline
         writing.hand_over([])
     writing.end()
     file.close()
