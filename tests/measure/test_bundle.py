@@ -36,9 +36,7 @@ def interpreters() -> list[str]:
 def test_it_measures_in_an_empty_environment(tmp_path, archive, python):
     words = [python, "-S", str(archive), "--output", str(tmp_path / "run"), "--simulate=2"]
     words += ["--steps=hook", "--", "sh", "-c", "sleep 2; exit 3"]
-    ended = subprocess.run(
-        words, env=environment(PYTHONPATH=""), cwd=tmp_path, check=False
-    )
+    ended = subprocess.run(words, env=environment(PYTHONPATH=""), cwd=tmp_path, check=False)
     assert ended.returncode == 3
     assert measured(tmp_path)["values"]["energy_j"] > 0
     audited = [python, "-S", str(archive), "audit", str(tmp_path / "run")]

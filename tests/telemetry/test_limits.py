@@ -26,7 +26,6 @@ from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 
 
-
 def limited(
     power_limits_w: tuple[int, ...] = (500, 600), clock_limits_mhz: tuple[int, ...] = ()
 ) -> Cell:
