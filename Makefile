@@ -184,7 +184,7 @@ test-demo: ## the demo twice in a copy without results, and its archive rebuilt 
 	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory -C $(CLONE) VENV="$(CURDIR)/.venv-analysis" rebuild ARCHIVE=demo
 	@rm -rf $(CLONE)
 
-LONG := "long and not kills"
+LONG := "long and not equality and not kills"
 
 test-long: $(VENV)/.installed-tests ## what takes longer elsewhere: more sites, profiles and faults, and the evidence
 	@sh tests/slurm/install.sh || true
@@ -213,7 +213,7 @@ format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/snakefmt Snakefile workflow rules
 
 equality: $(VENV)/.installed-tests ## train every layout, and compare it with one process
-	@$(BIN)/python -m pytest -m "" --timeout 7200 tests/training/test_equality.py
+	@$(BIN)/python -m pytest -m "" --timeout 7200 tests/training/test_equality.py tests/training/test_float8.py
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
 	@code=0; for benchmark in benchmarks/*.py research/[a-z]*.py; do $(BIN)/python $$benchmark || code=1; done; exit $$code
