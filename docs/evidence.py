@@ -17,9 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 
 from docs import digests
@@ -49,6 +47,7 @@ from workflow_lib.records import bounds
 from workflow_lib.records.reading import RecordError
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_ledger, load_study
+from workflow_lib.table_files import process_pool
 
 CHECKOUT = Path(__file__).parents[1]
 ARCHIVES = CHECKOUT / "evidence"
@@ -67,8 +66,7 @@ def rebuild_all(into: Path) -> None:
     """
     archives = sorted(ARCHIVES.glob("*.zip"))
     places = [into / archive.stem for archive in archives]
-    # polars must not be forked: its threads would be missing in the child.
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with process_pool(os.cpu_count() or 1) as pool:
         made = pool.map(rebuild, archives, places, repeat(CHECKOUT), repeat(_MAXIMUM_BYTES))
         for name, done in zip((archive.name for archive in archives), made, strict=True):
             print(f"{name}: the checksums of {done.raw_files} raw files are right", flush=True)

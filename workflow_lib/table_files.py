@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,9 @@ from workflow_lib.records.reading import RecordError, shown
 from workflow_lib.records.whole_files import whole_file
 
 _TYPES: Mapping[type, Any] = {float: pl.Float64, int: pl.Int64, str: pl.String, bool: pl.Boolean}
+
+#: how many threads polars starts when it is imported
+_THREADS = "POLARS_MAX_THREADS"
 
 _REMEDY = "remove it, and the same command makes it again"
 
@@ -117,3 +124,18 @@ def check_reasons(frame: pl.DataFrame) -> None:
             isinstance(why, str) for why in reasons.values()
         ):
             raise RecordError(f"{name} is {shown(text)}, expected reasons by their column")
+
+
+@contextmanager
+def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that read and write tables, each with one thread of polars, as they share the
+    cores. None is forked: locks of polars' threads would stay held in it."""
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+            yield pool
+    finally:
+        del os.environ[_THREADS]
+        if before is not None:
+            os.environ[_THREADS] = before

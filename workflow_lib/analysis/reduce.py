@@ -10,11 +10,7 @@ more efficient than it was.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,13 +48,12 @@ from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason
 from workflow_lib.records.tables import SERIES, STEP_TIMES
 from workflow_lib.records.whole_files import write_json
-from workflow_lib.table_files import schema, table, write_table
+from workflow_lib.table_files import process_pool, schema, table, write_table
 
 _ALTERNATED = Reason("rates_alternate")
 _NOT_COMPUTED = Reason("not_computed")
 #: runs that a process takes at once: to start one takes longer than to reduce a run
 _CHUNK = 8
-_THREADS = "POLARS_MAX_THREADS"
 
 
 def reduce_run(directory: Path) -> None:
@@ -93,25 +88,9 @@ def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
     if processes <= 1:
         problems = [_problem(directory) for directory in directories]
     else:
-        # polars must not be forked: its threads' locks would stay held in the child.
-        context = multiprocessing.get_context("spawn")
-        with _single_threaded_children(), ProcessPoolExecutor(processes, context) as pool:
+        with process_pool(processes) as pool:
             problems = list(pool.map(_problem, directories, chunksize=_CHUNK))
     return [problem for problem in problems if problem]
-
-
-@contextmanager
-def _single_threaded_children() -> Iterator[None]:
-    """Give child processes one thread of polars each: they already share the cores. Polars reads
-    this setting when it is imported."""
-    before = os.environ.get(_THREADS)
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]
-        if before is not None:
-            os.environ[_THREADS] = before
 
 
 def _problem(directory: Path) -> str:

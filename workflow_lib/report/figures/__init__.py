@@ -5,8 +5,6 @@ A new kind of figure is a :class:`FigureKind` in a module, and a line here.
 
 from __future__ import annotations
 
-import concurrent.futures
-import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from workflow_lib.report.figures import (
 )
 from workflow_lib.report.figures.kind import FigureEntry, FigureKind
 from workflow_lib.report.figures.tables import Tables, read_tables
+from workflow_lib.table_files import process_pool
 
 __all__ = [
     "KINDS",
@@ -115,9 +114,7 @@ def write_figures_of(directory: Path, output: Path, processes: int) -> list[Path
 def _written(tables: Tables, directory: Path, output: Path, processes: int) -> list[Path]:
     if processes < 2:
         return write_figures(tables, output)
-    # polars must not be forked: its threads would be missing in the child.
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
+    with process_pool(processes) as pool:
         shares = [
             pool.submit(_write_share, directory, output, slice(number, None, processes))
             for number in range(processes)
