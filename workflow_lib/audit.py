@@ -280,6 +280,11 @@ class Audit:
         # Of a step that not every rank has finished, nothing is known.
         steps = [step for step in sorted(spans) if len(spans[step]) == len(measured["steps"])]
         self.tokens = measured["tokens"]
+        if any(max(spans[step])[0] > min(end for _, end in spans[step]) for step in steps):
+            self.invalid.append(
+                "a step ended in one process before it began in another: they did not train "
+                "together, or the command trained more than once"
+            )
         if steps:
             tokens_per_step = measured["tokens_per_step"]
             own = sum(

@@ -120,6 +120,20 @@ def test_steps_of_all_ranks_after_the_warm_up(run):
     assert [summary.summarise(run, told())["rung"] for _ in range(2)] == [3, 3]
 
 
+def test_processes_that_trained_one_after_the_other_are_no_ranks(run):
+    names = ["step", "phase", "started_unix_s", "ended_unix_s", "tokens"]
+    for name, began in (("rank0", 0), ("rank0-4711", 20)):
+        rows = [
+            {"step": step, "phase": "measured", "started_unix_s": T0 + began + step,
+             "ended_unix_s": T0 + began + step + 1, "tokens": 64}
+            for step in range(10)
+        ]  # fmt: skip
+        write(run / f"steps/{name}.csv", names, rows)
+    # Taken for two ranks, each step would last from 0 s to 21 s.
+    (why,) = summary.summarise(run, told())["invalid"]
+    assert "trained more than once" in why
+
+
 def test_an_interval_of_the_log_is_several_steps(run):
     write(
         run / "steps/log.csv",
