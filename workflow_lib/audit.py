@@ -272,7 +272,9 @@ class Audit:
         spans: Spans = {}
         counts: dict[int, int] = {}
         tokens: dict[int, float] = {}
+        anew = ""
         for name in measured["steps"]:
+            anew = anew or _begins_anew(self.files.rows(name) or [], name)
             for step, span, row in self._steps_of(name, Clock(None)):
                 spans.setdefault(step, []).append(span)
                 counts[step] = int(number(row, "steps", name) or 1)
@@ -286,6 +288,7 @@ class Audit:
                 "together, or the command trained more than once"
             )
         if steps:
+            self.invalid += filter(None, [anew])
             tokens_per_step = measured["tokens_per_step"]
             own = sum(
                 tokens_per_step * counts[step] if tokens_per_step else tokens[step]
@@ -523,6 +526,21 @@ def _series(
             raise DamagedError(f"{name}: the clock went backwards")
         series.append((moment, watt * unit_w))
     return by_gpu
+
+
+def _begins_anew(rows: list[Row], name: str) -> str:
+    """Why the measured steps of a file do not follow each other; "" if they do."""
+    ended = None
+    for row in rows:
+        step, count = int(needed(row, "step", name)), int(number(row, "steps", name) or 1)
+        if ended is not None and step - count != ended:
+            return (
+                f"{name}: steps begin anew after step {ended}: the program began again, or the "
+                "numbers are of something else as well, as of an evaluation"
+            )
+        if row["phase"] == "measured" or ended is not None:
+            ended = step
+    return ""
 
 
 def _agrees(readings: Curve, driver: Series) -> bool:

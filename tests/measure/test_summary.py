@@ -150,6 +150,31 @@ def test_an_interval_of_the_log_is_several_steps(run):
     assert record["values"]["energy_per_token_j"] == pytest.approx(10, rel=1e-6)
 
 
+#: (step, how many steps its row ends): a program that began again from what it had saved, and
+#: evaluations of 50 and of one batch, whose progress bars are read as well
+ANEW = (
+    [(4, 1), (5, 1), (6, 1), (5, 1), (6, 1), (7, 1)],
+    [(200, 1), *((batch, 1) for batch in range(2, 51)), (201, 151)],
+    [(200, 1), (201, 200)],
+)
+
+
+@pytest.mark.parametrize("numbers", ANEW)
+def test_steps_that_begin_anew_are_not_counted_as_if_they_went_on(run, numbers):
+    for rows, valid in ((numbers, False), ([(10, 10), (12, 2), (13, 1)], True)):
+        write(
+            run / "steps/log.csv",
+            ["step", "phase", "started_unix_s", "ended_unix_s", "steps"],
+            [
+                {"step": step, "phase": "measured" if step - count >= 3 else "warmup",
+                 "started_unix_s": T0 + n / 2, "ended_unix_s": T0 + n / 2 + 0.5, "steps": count}
+                for n, (step, count) in enumerate(rows)
+            ],
+        )  # fmt: skip
+        invalid = summary.summarise(run, told())["invalid"]
+        assert (valid and not invalid) or "begin anew" in invalid[0]
+
+
 @pytest.mark.parametrize(("told_by_log", "valid"), [(32, True), (64, False)])
 def test_tokens_that_the_log_contradicts_are_not_valid(run, told_by_log, valid):
     names = ["step", "phase", "started_unix_s", "ended_unix_s", "steps", "told_step_s"]
