@@ -57,6 +57,19 @@ def test_a_line_ends_the_steps_since_the_line_before(tmp_path, name):
     assert [float(row["ended_unix_s"]) for row in rows] == [1001.0, 1002.0]
 
 
+@pytest.mark.parametrize(
+    ("steps", "phases"),
+    [
+        ((1001, 1002, 1003, 1004), ["warmup", "measured", "measured"]),
+        ((1010, 1020, 1030), ["measured", "measured"]),
+        ((10, 20), ["measured"]),
+    ],
+)
+def test_the_warm_up_of_a_program_that_goes_on_does_not_count(tmp_path, steps, phases):
+    rows = follow(tmp_path, [LINES["deepspeed"].format(step) + "\n" for step in steps])
+    assert [row["phase"] for row in rows] == phases
+
+
 def test_a_progress_bar_is_no_step_unless_it_is_asked_for(tmp_path):
     bars = [BAR.format(step) + "\r" for step in (1, 2, 3)]
     assert follow(tmp_path, bars) == []

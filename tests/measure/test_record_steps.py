@@ -99,6 +99,13 @@ def test_a_record_ends_the_steps_since_the_one_before(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_warm_up_of_a_program_that_goes_on_does_not_count(tmp_path, kind):
+    later = [(1000 + step, at) for step, at in STEPS]
+    (tmp_path / "run.x").write_bytes(KINDS[kind](*later))
+    assert [row["phase"] for row in read(tmp_path)[1]] == ["warmup", "measured", "measured"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_an_earlier_run_wrote_does_not_count(tmp_path, kind):
     earlier = [(step, T0 - 50 + step) for step in range(1, 20)]
     (tmp_path / "run.1").write_bytes(KINDS[kind](*earlier))

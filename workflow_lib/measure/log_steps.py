@@ -98,6 +98,8 @@ class LogSteps:
         self._offset = log.stat().st_size if log.exists() else 0
         self._path = steps / "log.csv"
         self._warmup_steps = warmup_steps
+        #: the step that ended before the program began; None until two lines have told it
+        self._resumed_from: int | None = None
         self._rest = b""
         self._latest: Moment | None = None
         self._rows: list[list[object]] = []
@@ -166,16 +168,24 @@ class LogSteps:
                 told_s = told_ms / 1e3
             loss = _number(values.get("loss"))
             per_gpu = _number(values.get("gpu_tokens_per_s"))
-            return row_between(
-                before, self._latest, self._warmup_steps, name, told_s, loss, per_gpu
-            )
+            if self._resumed_from is None:
+                self._resumed_from = resumed_from(before, self._latest)
+            last = self._warmup_steps + (self._resumed_from or 0)
+            return row_between(before, self._latest, last, name, told_s, loss, per_gpu)
         return None
+
+
+def resumed_from(first: Moment, second: Moment) -> int | None:
+    """The number of the step after which the program began, by its first two lines: 0 unless it
+    goes on from what was saved. None where the second line tells no later step."""
+    apart = second[0] - first[0]
+    return max(0, first[0] - apart) if apart > 0 else None
 
 
 def row_between(
     before: Moment,
     ended: Moment,
-    warmup_steps: int,
+    last_warmup_step: int,
     source: str,
     told_s: float | None = None,
     loss: float | None = None,
@@ -185,7 +195,7 @@ def row_between(
     steps = ended[0] - before[0]
     if steps <= 0:
         return None
-    phase = "measured" if before[0] >= warmup_steps else "warmup"
+    phase = "measured" if before[0] >= last_warmup_step else "warmup"
     times = (f"{before[1]:.6f}", f"{ended[1]:.6f}")
     row = [ended[0], phase, *times, steps, told_s, loss, source, gpu_tokens_per_s]
     return ["" if value is None else value for value in row]

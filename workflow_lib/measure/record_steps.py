@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from workflow_lib.measure.log_steps import COLUMNS, Moment, row_between
+from workflow_lib.measure.log_steps import COLUMNS, Moment, resumed_from, row_between
 
 FILE = "records.csv"
 #: code → why records tell no steps, or none after some record
@@ -53,8 +53,10 @@ def write(pattern: str, steps: Path, known: Mapping[str, Any]) -> str | None:
     steps counts. Raises OSError if it cannot be written.
     """
     code, source, moments = _longest(pattern, known["started_unix_s"], known["ended_unix_s"])
-    pairs = zip(moments, moments[1:])
-    rows = [row_between(*pair, known["warmup_steps"], source) for pair in pairs]
+    pairs = list(zip(moments, moments[1:]))
+    begun = (resumed_from(*pair) for pair in pairs)
+    last = known["warmup_steps"] + next((step for step in begun if step is not None), 0)
+    rows = [row_between(*pair, last, source) for pair in pairs]
     with (steps / FILE).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(COLUMNS)
