@@ -103,6 +103,14 @@ def test_output_that_is_kept_back_is_found_out(tmp_path, apart_ms, kept_back):
     assert bool(buffering(tmp_path / "log.csv")) is kept_back
 
 
+@pytest.mark.parametrize(("together", "kept_back"), [(1, False), (3, True)])
+def test_lines_that_come_together_have_no_times_of_their_own(tmp_path, together, kept_back):
+    lines = [LINES["deepspeed"].format(step) + "\n" for step in range(1, 31)]
+    blocks = ["".join(lines[at : at + together]) for at in range(0, 30, together)]
+    follow(tmp_path, blocks)
+    assert ("19 of 28" in buffering(tmp_path / "log.csv")) is kept_back
+
+
 @pytest.mark.parametrize(
     ("tokens_per_s", "gpus", "disagree"),
     [(637_816.0, 2, False), (318_908.0, 2, True), (1_275_632.0, 2, True), (None, 2, False)],

@@ -33,6 +33,10 @@ COLUMNS = (
 )
 #: steps by the lines' times and by what they say differ by less than this share
 _SAME_STEP_SHARE = 0.05
+#: so long apart the log is looked at; lines that come closer together have one time
+_LOOK_EVERY_S = 0.02
+#: at most this share of lines may have the time of the line before them
+_SAME_TIME_SHARE = 0.05
 #: tokens a second, as told and as the log has them, differ by less than this share
 _SAME_TOKENS_SHARE = 0.15
 #: bytes of a line that are looked at
@@ -134,7 +138,7 @@ class LogSteps:
                 stream.flush()
                 if last:
                     return
-                self._stopping.wait(0.02)
+                self._stopping.wait(_LOOK_EVERY_S)
 
     def new_rows(self, now: float) -> list[list[object]]:
         """The rows of the lines that have come; ``now`` is when they were seen (Unix time)."""
@@ -206,8 +210,16 @@ def _number(text: str | None) -> float | None:
 
 
 def buffering(path: Path) -> str:
-    """Why the times of lines are not those of steps, by the seconds that the program tells itself;
-    "" if they are, or it tells none."""
+    """Why the times of lines are not those of steps: many appeared at one moment, or the seconds
+    that the program tells itself differ; "" if they are."""
+    measured = _measured_rows(path, "step")
+    together = sum(row["started_unix_s"] == row["ended_unix_s"] for row in measured)
+    if together > _SAME_TIME_SHARE * len(measured):
+        return (
+            f"{together} of {len(measured)} lines of the log appeared together with the line "
+            "before: the program keeps its output back (set PYTHONUNBUFFERED=1), or its steps are "
+            f"shorter than {_LOOK_EVERY_S:g} s (take --steps hook)"
+        )
     measured = _measured_rows(path, "told_step_s")
     if not measured:
         return ""
