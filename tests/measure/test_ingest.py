@@ -197,6 +197,7 @@ def test_zeus_energies_of_windows(tmp_path):
         (ZEUS + "1000.0,epoch,10.0,1190.0,3000.0\n", (), "epoch, step"),
         (ZEUS + "1000.2,step,10.0,1190.0,3000.0\n", (), "overlap"),
         (ZEUS + "1010.0,step,x,1,1\n", (), "smi.csv"),
+        (ZEUS + "1010.6,step,0.5,70.0,150.0\n", (), "0.6 s, beside 10.5 s"),
     ],
 )
 def test_what_is_no_recording_or_says_too_little_is_refused_and_leaves_nothing(

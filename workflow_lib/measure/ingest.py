@@ -65,6 +65,8 @@ _FAR_APART_S = 1.0
 #: what tells GPUs apart, the best first
 _IDENTITIES = ("uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "serial")
 _UNITS = {"power_w": "W", "sm_clock_mhz": "MHz", "memory_clock_mhz": "MHz"}
+#: between Zeus' windows no energy is logged; of so small a share of the time it is as around it
+_UNSEEN_SHARE = 0.01
 NODE = "recorded"
 #: a reading: the node, the GPU's identity and name, and columns of telemetry
 Reading = tuple[str, str, str, dict[str, Any]]
@@ -292,18 +294,25 @@ def _of_zeus(text: str, file: str, window: str | None) -> Iterator[Reading]:
     own = [row for row in rows if row["window_name"] == window]
     if not own:
         raise RecordingError(f"{file}: name its windows with --window, one of {', '.join(names)}")
-    ended_s = -math.inf
+    ended_s, unseen_s, seen_s = -math.inf, 0.0, 0.0
     try:
         for row in sorted(own, key=lambda row: float(row["start_time"])):
             start_s, elapsed_s = float(row["start_time"]), float(row["elapsed_time"])
             if start_s < ended_s or elapsed_s <= 0:
                 raise RecordingError(f"windows {window} overlap, or have no length")
+            unseen_s += start_s - ended_s if seen_s else 0.0
+            seen_s += elapsed_s
             ended_s = start_s + elapsed_s
             for column, value in row.items():
                 if gpu := re.fullmatch(r"gpu(\d+)_energy", column or ""):
                     power_w = float(value) / elapsed_s
                     for at in (start_s, ended_s):
                         yield NODE, gpu[1], "", {"unix_time_s": at, "power_w": power_w}
+        if unseen_s > _UNSEEN_SHARE * (seen_s + unseen_s):
+            raise RecordingError(
+                f"between windows {window} are {unseen_s:.4g} s, beside {seen_s:.4g} s in them, "
+                "whose energy is not logged; log a window around all of the time that counts"
+            )
     except (ValueError, TypeError) as error:
         why = error if isinstance(error, RecordingError) else f"no log of Zeus: {error}"
         raise RecordingError(f"{file}: {why}") from None
