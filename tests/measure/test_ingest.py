@@ -180,6 +180,16 @@ def test_zeus_energies_of_windows(tmp_path):
     assert (record["invalid"], record["limits"]) == ([], ["means_of_windows"])
 
 
+def test_the_mean_power_of_a_gpu_is_over_time_however_long_windows_are(tmp_path):
+    windows = ((1000, 1, 700), (1001, 1, 700), (1002, 1, 700), (1003, 4, 400))
+    log = ZEUS.split("\n")[0] + "\n"
+    log += "".join(f"{at},step,{s},{joules},0\n" for at, s, joules in windows)
+    record = ingested(tmp_path, log)
+    # 2,500 J in 7 s; the readings, two a window, have a mean of 550 W.
+    assert record["values"]["power_mean_w"] == pytest.approx(2500 / 7)
+    assert record["gpus"][0]["power_mean_w"] == pytest.approx(2500 / 7)
+
+
 @pytest.mark.parametrize(
     ("content", "options", "told"),
     [

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.audit import Audit, DamagedError, Files, Row, read_file
+from workflow_lib.audit import Audit, Curve, DamagedError, Files, Row, read_file
 from workflow_lib.measure import record_steps
 from workflow_lib.measure.log_steps import buffering, other_tokens
 from workflow_lib.records.paths import RunPaths
@@ -192,7 +192,7 @@ def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
                 "uuid": entry.get("uuid"),
                 "name": entry.get("name"),
                 "power_limit_w": entry.get("power_limit_w"),
-                "power_mean_w": _mean(_numbers(own, "power_w")),
+                "power_mean_w": _mean_over_time(own, "power_w"),
                 "temperature_mean_c": _mean(temperatures),
                 "temperature_max_c": max(temperatures, default=None),
                 "sm_clock_mean_mhz": _mean(_numbers(own, "sm_clock_mhz")),
@@ -225,6 +225,15 @@ def _numbers(rows: Sequence[Mapping[str, str]], column: str) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
+
+
+def _mean_over_time(rows: Sequence[Row], column: str) -> float | None:
+    """The mean between the first and the last reading, which may be any time apart."""
+    read = [(float(row["unix_time_s"]), float(row[column])) for row in rows if row.get(column)]
+    if not read or read[-1][0] <= read[0][0]:
+        return _mean([value for _, value in read])
+    curve = Curve(read)
+    return curve.joules[-1] / (curve.times[-1] - curve.times[0])
 
 
 def _growth_share(rows: Sequence[Mapping[str, str]], counter: str) -> float | None:
