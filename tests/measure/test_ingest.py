@@ -196,6 +196,8 @@ def test_the_mean_power_of_a_gpu_is_over_time_however_long_windows_are(tmp_path)
         ("", (), "timestamp"),
         ("a,b\n1,2\n", (), "timestamp"),
         (HEAD, (), "two readings"),
+        (HEAD + "".join(lines()[:50] + lines()[50::2]), (), "--until"),
+        (HEAD + "".join(lines()[:50:2] + lines()[50:]), (), "--from"),
         (HEAD + line(0, 0) + "x\n" + line(1, 0), (), "line 3"),
         (HEAD + line(0, 0) + line(1, 0, "0.1 kW"), (), "line 3"),
         (HEAD + line(0, 0) + "yesterday" + line(1, 0)[23:], (), "line 3"),

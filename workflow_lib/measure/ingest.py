@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workflow_lib.audit import LONGEST_GAP_PERIODS
 from workflow_lib.measure.conclude import conclude, count
 from workflow_lib.measure.summary import nothing_told
 from workflow_lib.records.paths import RunPaths
@@ -146,6 +147,14 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     period_s = statistics.median(b - a for of in times for a, b in zip(of, of[1:]))
     if period_s > _FAR_APART_S:
         limits.append("readings_far_apart")
+    edges = list(map(min, times)), list(map(max, times))
+    for told, option, of_gpus in zip((options.start, options.end), ("--from", "--until"), edges):
+        apart_s = max(of_gpus) - min(of_gpus)
+        if told is None and apart_s > max(_FAR_APART_S, LONGEST_GAP_PERIODS * period_s):
+            raise RecordingError(
+                f"{options.recording}: readings of its GPUs do not reach equally far, by "
+                f"{apart_s:.4g} s; say which time counts with {option}"
+            )
     for path in (paths.steps, paths.telemetry):
         path.mkdir(parents=True)
     for node, of_node in gpus.items():
@@ -153,8 +162,8 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     return nothing_told(
         options.recording.name,
         # Where the readings of every GPU reach.
-        started_unix_s=max(map(min, times)) if options.start is None else options.start,
-        ended_unix_s=min(map(max, times)) if options.end is None else options.end,
+        started_unix_s=max(edges[0]) if options.start is None else options.start,
+        ended_unix_s=min(edges[1]) if options.end is None else options.end,
         warmup_steps=0,
         tokens=options.tokens,
         limits=limits,
