@@ -278,7 +278,8 @@ class Audit:
             for step, span, row in self._steps_of(name, Clock(None)):
                 spans.setdefault(step, []).append(span)
                 counts[step] = int(number(row, "steps", name) or 1)
-                tokens[step] = tokens.get(step, 0) + (number(row, "tokens", name) or math.nan)
+                told = number(row, "tokens", name)
+                tokens[step] = tokens.get(step, 0) + (math.nan if told is None else told)
         # Of a step that not every rank has finished, nothing is known.
         steps = [step for step in sorted(spans) if len(spans[step]) == len(measured["steps"])]
         self.tokens = measured["tokens"]

@@ -120,6 +120,21 @@ def test_steps_of_all_ranks_after_the_warm_up(run):
     assert [summary.summarise(run, told())["rung"] for _ in range(2)] == [3, 3]
 
 
+@pytest.mark.parametrize(("of_other", "tokens_per_s"), [(0, 32.0), (64, 48.0), ("", None)])
+def test_a_rank_may_say_that_another_tells_the_tokens_of_its_sequences(run, of_other, tokens_per_s):
+    names = ["step", "phase", "started_unix_s", "ended_unix_s", "tokens"]
+    for rank, tokens in enumerate((128, of_other)):
+        rows = [
+            {"step": step, "phase": "measured", "started_unix_s": T0 + 4 * step,
+             "ended_unix_s": T0 + 4 * step + 4, "tokens": tokens}
+            for step in range(5)
+        ]  # fmt: skip
+        write(run / f"steps/rank{rank}.csv", names, rows)
+    record = summary.summarise(run, told())
+    assert record["values"].get("tokens_per_s") == tokens_per_s
+    assert record["invalid"] == []
+
+
 def test_processes_that_trained_one_after_the_other_are_no_ranks(run):
     names = ["step", "phase", "started_unix_s", "ended_unix_s", "tokens"]
     for name, began in (("rank0", 0), ("rank0-4711", 20)):
