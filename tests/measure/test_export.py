@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.test_metrics import parsed
+from workflow_lib.audit import Clock
 from workflow_lib.measure import export
 from workflow_lib.records.paths import RunPaths
 
@@ -126,11 +127,32 @@ def test_tokens_of_a_row_are_told_by_the_cell_the_command_line_or_all_ranks(tmp_
 def test_a_step_between_two_readings_has_no_power():
     columns = ("unix_time_s", "gpu", "power_w", "temperature_c")
     rows = [(1, 0, 300, 50), (1, 1, 200, 60), (2, 0, 310, 51), (2, 1, "", 61)]
-    readings = export.NodeReadings([dict(zip(columns, map(str, r), strict=True)) for r in rows])
+    read = [dict(zip(columns, map(str, row), strict=True)) for row in rows]
+    readings = export.NodeReadings(read, Clock(None))
     assert readings.between(0.5, 1.5) == (500.0, [50.0, 60.0])
     assert readings.between(1.2, 1.8) == (None, [])
     # GPU 1 did not tell.
     assert readings.between(1.5, 2.5) == (None, [51.0, 61.0])
+
+
+def test_the_power_in_a_step_is_that_of_its_time_on_every_node(tmp_path):
+    run = RunPaths(tmp_path)
+    run.steps.mkdir()
+    run.telemetry.mkdir()
+    (run.steps / "rank0.csv").write_text(
+        "step,started_unix_s,ended_unix_s,tokens\n0,10,12,8\n1,12,14,8\n"
+    )
+    compared = {"ahead_s": 2.0, "error_s": 0.0}
+    clock = {name: {**compared, "unix_time_s": at} for name, at in (("before", 0), ("after", 20))}
+    (run.steps / "clock-n2.json").write_text(json.dumps(clock))
+    for node, ahead_s in (("n1", 0), ("n2", 2)):
+        (run.telemetry / f"{node}.json").write_text("{}")
+        lines = [f"{at + ahead_s}.5,0,{100 if at < 12 else 300},50\n" for at in range(10, 14)]
+        head = "unix_time_s,gpu,power_w,temperature_c\n"
+        (run.telemetry / f"{node}.csv").write_text(head + "".join(lines))
+    rows = [json.loads(line) for line in export.rows(tmp_path).splitlines()]
+    # n2's clock is 2 s, a whole step, ahead.
+    assert [row["power_w"] for row in rows] == [200, 600]
 
 
 @pytest.mark.parametrize("to", export.FORMATS)

@@ -159,11 +159,11 @@ _STEPS = ("rank0.csv", "hook-rank0.csv", "records.csv", "log.csv")
 
 
 class NodeReadings:
-    """The readings of a node, in order of time."""
+    """The readings of a node, in order of time; times are of rank 0's clock."""
 
-    def __init__(self, readings: Sequence[Row]) -> None:
+    def __init__(self, readings: Sequence[Row], clock: Clock) -> None:
         self._rows = readings
-        self._times = [float(row["unix_time_s"]) for row in readings]
+        self._times = [clock.corrected(float(row["unix_time_s"])) for row in readings]
         self._gpus = {row["gpu"] for row in readings}
 
     def between(self, start: float, end: float) -> tuple[float | None, list[float]]:
@@ -192,7 +192,11 @@ def rows(directory: Path) -> str:
     if steps is None:
         raise DamagedError(f"{directory} has no steps, and rows are of steps")
     nodes = [
-        NodeReadings(files.rows(f"telemetry/{node}.csv") or []) for node in paths.sampled_nodes()
+        NodeReadings(
+            files.rows(f"telemetry/{node}.csv") or [],
+            Clock(files.record(f"steps/clock-{node}.json")),
+        )
+        for node in paths.sampled_nodes()
     ]
     tokens_of = _tokens_of(paths, files)
     lines = []
