@@ -83,6 +83,7 @@ def test_one_run_a_side_has_no_interval(tmp_path):
         ({"simulated": True}, "False and True"),
         ({"invalid": ["gap"]}, "gap"),
         ({"values": {}}, "conclude"),
+        ({"gpus": [{"uuid": f"GPU-{n}", "name": "NVIDIA H100"} for n in "12"]}, "on 2× NVIDIA"),
         (None, "JSONDecodeError"),
     ],
 )

@@ -38,7 +38,8 @@ def holds_runs(directory: Path) -> bool:
 def read_side(directory: Path) -> list[dict[str, Any]]:
     """The records of a side by the times at which its runs began.
 
-    Raises RecordError for a run that did not end or is not valid.
+    Raises RecordError for a run that did not end or is not valid, and for one on other GPUs than
+    the others, which is no repeat.
     """
     runs = []
     for path in _runs(directory):
@@ -47,6 +48,11 @@ def read_side(directory: Path) -> list[dict[str, Any]]:
             why = "; ".join(map(str, run["invalid"])) or "it did not end; `triptych conclude` it"
             raise RecordError(f"{path} cannot be compared: {why}. Move it elsewhere")
         runs.append(run)
+    if len(several := sorted({_gpus_in_words(run) for run in runs})) > 1:
+        raise RecordError(
+            f"the runs of {directory} are on {' and on '.join(several)}; those of a side are "
+            "repeats, on as many GPUs of one model"
+        )
     return sorted(runs, key=lambda run: float(run["started_unix_s"]))
 
 
@@ -96,9 +102,13 @@ def _gpus(run: Mapping[str, Any]) -> Gpus:
 
 
 def _head(name: str, path: Path, side: Sequence[Mapping[str, Any]]) -> str:
-    models = Counter(str(gpu["name"]) for gpu in side[0]["gpus"])
-    on = ", ".join(f"{count}× {model}" for model, count in sorted(models.items())) or "no GPUs"
+    on = _gpus_in_words(side[0])
     return f"{name}: {path}: {counted(len(side), 'run')} on {on}, rung {side[0]['rung']}"
+
+
+def _gpus_in_words(run: Mapping[str, Any]) -> str:
+    models = Counter(str(gpu["name"]) for gpu in run["gpus"])
+    return ", ".join(f"{count}× {model}" for model, count in sorted(models.items())) or "no GPUs"
 
 
 def _row(unit: str, a: Sequence[float], b: Sequence[float], lies: Design) -> str:
