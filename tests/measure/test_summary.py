@@ -222,6 +222,18 @@ def test_each_gpu_and_the_one_that_lags(run):
     assert not any("GPU-n2-1" in line for line in summary.lines_of(record, run))
 
 
+def test_throttling_is_never_only_where_each_gpu_has_counters(run):
+    record = summary.summarise(run, told())
+    for gpu in record["gpus"]:
+        gpu["throttle_shares"] = {"throttle_power_cap_s": 0.0}
+    (line,) = [x for x in summary.lines_of(record, run) if x.startswith("throttled")]
+    assert "never" in line
+    record["gpus"][3]["throttle_shares"] = {}
+    (line,) = [x for x in summary.lines_of(record, run) if x.startswith("throttled")]
+    assert "not known" in line
+    assert "1 GPU" in line
+
+
 def test_a_gap_in_telemetry_is_not_valid(run):
     path = RunPaths(run).gpu_samples("n2")
     lines = path.read_text().splitlines(keepends=True)

@@ -328,8 +328,10 @@ def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
         shares = [gpu["throttle_shares"][name] for gpu in gpus if name in gpu["throttle_shares"]]
         if shares and max(shares) >= LEAST_THROTTLED_SHARE:
             throttled.append(f"{word} {100 * statistics.fmean(shares):.1f} % of the time")
-    known = any(gpu["throttle_shares"] for gpu in gpus)
-    none = "never, by the driver's counters" if known else "not known: no counters of it"
+    unknown = sum(not gpu["throttle_shares"] for gpu in gpus)
+    none = "never, by the driver's counters"
+    if unknown:
+        none = f"not known: no counters of it, of {counted(unknown, 'GPU')}"
     lines.append("throttled " + (", ".join(throttled) or none))
     clocks = [gpu["sm_clock_mean_mhz"] for gpu in gpus if gpu["sm_clock_mean_mhz"]]
     idle = sum(not is_at_work(gpu) for gpu in gpus)
