@@ -234,6 +234,18 @@ def test_throttling_is_never_only_where_each_gpu_has_counters(run):
     assert "1 GPU" in line
 
 
+@pytest.mark.parametrize("kind", ["sw", "hw"])
+def test_the_power_cap_is_not_told_beside_heat_of_either_kind(run, kind):
+    rows = [
+        {"unix_time_s": T0 + at, "gpu": 0, "throttle_power_cap_s": at / 2,
+         f"throttle_{kind}_thermal_s": at / 4}
+        for at in (1, 11, 21)
+    ]  # fmt: skip
+    write(RunPaths(run).gpu_counters("n1"), [column.name for column in GPU_COUNTERS], rows)
+    shares = summary.summarise(run, told())["gpus"][0]["throttle_shares"]
+    assert shares == {f"throttle_{kind}_thermal_s": pytest.approx(0.25)}
+
+
 def test_a_gap_in_telemetry_is_not_valid(run):
     path = RunPaths(run).gpu_samples("n2")
     lines = path.read_text().splitlines(keepends=True)

@@ -207,7 +207,8 @@ def _throttle_shares(counted: Sequence[Row]) -> dict[str, float]:
     shares = {
         name: share for name in THROTTLES if (share := _growth_share(counted, name)) is not None
     }
-    if shares.get("throttle_sw_thermal_s", 0.0) >= LEAST_THROTTLED_SHARE:
+    heat = shares.get("throttle_sw_thermal_s", 0.0) + shares.get("throttle_hw_thermal_s", 0.0)
+    if heat >= LEAST_THROTTLED_SHARE:
         shares.pop("throttle_power_cap_s", None)
     return shares
 
