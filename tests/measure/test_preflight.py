@@ -60,6 +60,16 @@ def test_a_gpu_is_compared_with_those_of_other_nodes_and_only_its_own_are_named(
     assert preflight.judge([node("b", 640.0)], "b") == []
 
 
+def test_a_gpu_that_was_compared_with_none_is_not_called_fit():
+    read = dict.fromkeys(("power_mean_w", "sm_clock_mean_mhz", "temperature_max_c"))
+    records = [node("a", 640.0), node("b", 700.0)]
+    for record in records:
+        record["gpus"] = [{**gpu, **read} for gpu in record["gpus"]]
+    alone, beside = ([*preflight.lines_of(records[0], [], of)][-1] for of in (records[:1], records))
+    assert alone.startswith("a: not told of 1 GPU")
+    assert beside.startswith("a: fit")
+
+
 def test_heat_is_a_fault_of_the_node():
     assert len(preflight.judge([node("a", 700.0, 700.0, heat=0.2)], "a")) == 2
 

@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -235,8 +235,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"node": node_name(), "simulated": not count, "gpus": gpus}
 
 
-def lines_of(record: Mapping[str, Any], problems: Sequence[str], nodes: int) -> Iterator[str]:
-    """The sentences for the terminal."""
+def lines_of(
+    record: Mapping[str, Any], problems: Sequence[str], records: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """The sentences for the terminal, of a record among those of all nodes."""
     if record["simulated"]:
         yield "SIMULATED: the CPU was tried, and these are no measurements of GPUs"
     for gpu in record["gpus"]:
@@ -253,10 +255,15 @@ def lines_of(record: Mapping[str, Any], problems: Sequence[str], nodes: int) -> 
         yield f"GPU {gpu['gpu']}: {', '.join(values)}"
     yield from problems
     known = sum(gpu["name"] in KNOWN for gpu in record["gpus"])
-    against = f"against {nodes} nodes here" if nodes > 1 else "against its own GPUs"
+    against = f"against {len(records)} nodes here" if len(records) > 1 else "against its own GPUs"
+    models = Counter(gpu["name"] for of_node in records for gpu in of_node["gpus"])
+    alone = sum(models[gpu["name"]] == 1 and gpu["name"] not in KNOWN for gpu in record["gpus"])
+    verdict = "NOT FIT" if problems else "fit"
+    if alone and not problems:
+        verdict = f"not told of {counted(alone, 'GPU')} without another of its model"
     if known < len(record["gpus"]):
         against += "; we have not measured this model"
-    yield f"{record['node']}: {'NOT FIT' if problems else 'fit'}, {against}"
+    yield f"{record['node']}: {verdict}, {against}"
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -287,7 +294,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych preflight
     except (PreflightError, OSError, ValueError) as error:
         parser.error(str(error))
     problems = judge(records, record["node"])
-    for line in lines_of(record, problems, len(records)):
+    for line in lines_of(record, problems, records):
         conclude.say(line)
     return int(bool(problems))
 
