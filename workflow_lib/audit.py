@@ -285,8 +285,8 @@ class Audit:
         self.tokens = measured["tokens"]
         if any(max(spans[step])[0] > min(end for _, end in spans[step]) for step in steps):
             self.invalid.append(
-                "a step ended in one process before it began in another: they did not train "
-                "together, or the command trained more than once"
+                "a step ended in one process before it began in another: the command trained more "
+                "than once, or the clocks of its nodes differ by more than a step"
             )
         if steps:
             self.invalid += filter(None, [anew])
