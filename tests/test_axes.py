@@ -74,7 +74,8 @@ def pair(axis: CellAxis, **options: Any) -> list[dict[str, Any]]:
     """Two cells that differ in the axis alone, and in options that both of them have."""
     base = made_cell(degrees=PIPELINED)
     if axis.field.axis.only_with:
-        options = {"workload": axis.field.axis.only_with[1], **options}
+        other, value = axis.field.axis.only_with
+        options = {other: value, **options}
     if axis.name in options:
         del options[axis.name]
     training = dataclasses.replace(base.training, **options)

@@ -444,6 +444,10 @@ def test_layers_left_over_go_to_the_middle_stages(degrees, expected):
         ("models: llama3-8b, dp: rest", "generated_tokens", 0),
         ("models: llama3-8b, dp: rest, workload: [pretrain, inference], cuda_graphs: true",
          "cuda_graphs", False),
+        ("models: llama3-8b, dp: rest, precision: [bf16, fp8], fp8_recipe: tensorwise",
+         "fp8_recipe", "rowwise"),
+        ("models: llama3-8b, dp: rest, precision: fp8, fp8_recipe: tensorwise",
+         "fp8_recipe", "tensorwise"),
         ("models: mixtral-8x7b, dp: rest, workload: inference, balancing_loss: 0.01",
          "balancing_loss", 0.0),
         # what DeepSpeed runs as ZeRO-1 is called so

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflow_lib import feasibility, gpu_models
-from workflow_lib.config import OF_A_WORKLOAD, Platform, Protocol, TrainingAxes
+from workflow_lib.config import ONLY_WITH, Platform, Protocol, TrainingAxes
 from workflow_lib.records.axes import as_before, fields
 from workflow_lib.records.bounds import FACTORS
 from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry
@@ -86,8 +86,10 @@ def training_of(
     if not model.experts or workload == "inference":
         options["balancing_loss"] = 0.0
     for field in fields(Training):
-        if OF_A_WORKLOAD.get(field.name, workload) != workload:
-            options[field.name] = field.default
+        if field.name in ONLY_WITH:
+            other, value = ONLY_WITH[field.name]
+            if point[other] != value:
+                options[field.name] = field.default
     training = Training(**options, **protocol.fields_of(Training))
     if training.trainer != NATIVE:
         return dataclasses.replace(training, backend="own")

@@ -42,7 +42,7 @@ _SHORTEST_S = 1e-3
 #: smaller numbers of the table of communication are told as that
 _LEAST = 0.01
 #: axes that follow from others
-_FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
+_FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens", "fp8_recipe")
 
 
 def files(rebuilt: Path) -> dict[Path, str]:

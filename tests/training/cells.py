@@ -59,6 +59,8 @@ _MODELS = {"gpt": GPT, "neox": NEOX, "llama": LLAMA, "modern": MODERN, "mixtral"
 _OPTIONS: dict[str, dict[str, Any]] = {
     **{word: {"backend": word} for word in ("deepspeed", "torch")},
     **{word: {"precision": word} for word in ("fp32", "bf16", "fp8")},
+    "tensorwise": {"fp8_recipe": "tensorwise"},
+    "gwhp": {"fp8_recipe": "rowwise_with_gw_hp"},
     "overlap": {"overlap": True},
     "sequence": {"sequence_parallel": True},
     "compiled": {"compile": True},

@@ -45,6 +45,11 @@ NAMES = [
     "torch fp8 cp2 compiled",
     "torch fp8 pp2 overlap compiled",
     "torch fp8 pp2 dp2 zero3 gpt",
+    "torch fp8 tensorwise",
+    "torch fp8 tensorwise dp2 zero3 overlap",
+    "torch fp8 tensorwise dp2 zero3 compiled",
+    "torch fp8 gwhp",
+    "torch fp8 gwhp dp2 zero2",
 ]
 CELLS = {name: named(name) for name in NAMES}
 
@@ -68,11 +73,15 @@ def has_float8_units() -> bool:
 )
 def test_a_layout_in_fp8_trains_as_one_rank_does(name, on_ranks, tokens):
     one = CELLS[name]
-    alone = {each.model: name for name, each in CELLS.items() if each.degrees.world_size == 1}
+    alone = {
+        (each.model, each.training.fp8_recipe): name
+        for name, each in CELLS.items()
+        if each.degrees.world_size == 1
+    }
     on_gpus = has_float8_units() and gpus.take(one.degrees.world_size)
     # Weights that are drawn on GPUs are others.
     where = {} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""}
-    (expected,) = on_ranks("losses", alone[one.model], tokens, **where)
+    (expected,) = on_ranks("losses", alone[one.model, one.training.fp8_recipe], tokens, **where)
     for rank in on_ranks("losses", name, tokens, **where):
         assert rank["precisions"] == asdict(precisions_of(one.training, one.degrees))
         assert rank["precisions_before"] == rank["precisions"] | {"moments": None}
@@ -142,18 +151,63 @@ def test_the_weights_are_those_of_bf16(model):
         assert vars(mine) == vars(plain[name])
 
 
-def rowwise(matrix):
-    """A matrix as its rows are in 8 bits: each scaled by a power of two to at most 448, cast to
-    e4m3 and back. By hand, in fp32.
+def in_8_bits(matrix, largest, power_of_two=True, kind=torch.float8_e4m3fn):
+    """A matrix as it is in 8 bits: scaled so that what is ``largest`` becomes the largest number
+    of the kind, or by the next smaller power of two, cast and cast back. By hand, in fp32.
     """
-    largest = matrix.float().abs().amax(dim=1, keepdim=True)
-    scale = torch.exp2(torch.floor(torch.log2(448.0 / largest)))
-    return (matrix.float() * scale).to(torch.float8_e4m3fn).float() / scale
+    # In fp64, as a last bit decides how a number between two in 8 bits is rounded.
+    scale = (torch.finfo(kind).max / largest.double()).float()
+    if power_of_two:
+        scale = torch.exp2(torch.floor(torch.log2(scale)))
+    return (matrix.float() * scale).to(kind).float() / scale
+
+
+def rowwise(matrix):
+    """Each row with a scale of its own."""
+    return in_8_bits(matrix, matrix.float().abs().amax(dim=1, keepdim=True))
+
+
+def whole(matrix, **how):
+    """One scale for all."""
+    return in_8_bits(matrix, matrix.float().abs().max(), **how)
+
+
+def of_rows(x, weight, gradient):
+    """The three products of a map, as torchao's recipe rowwise has them."""
+    return (
+        rowwise(x) @ rowwise(weight).T,
+        rowwise(gradient) @ rowwise(weight.T).T,
+        rowwise(gradient.T) @ rowwise(x.T).T,
+    )
+
+
+def of_tensors(x, weight, gradient):
+    """The same by tensorwise."""
+    x, weight = (whole(each, power_of_two=False) for each in (x, weight))
+    gradient = whole(gradient, power_of_two=False, kind=torch.float8_e5m2)
+    return x @ weight.T, gradient @ weight, gradient.T @ x
+
+
+def of_rows_but_one(x, weight, gradient):
+    """The same by rowwise_with_gw_hp."""
+    return (
+        rowwise(x) @ rowwise(weight).T,
+        rowwise(gradient) @ whole(weight),
+        gradient.float().T @ x.float(),
+    )
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("narrowing", [False, True])
-def test_the_three_products_are_those_of_rows_in_8_bits(narrowing, bias):
+@pytest.mark.parametrize(
+    ("recipe", "by_hand"),
+    [
+        ("rowwise", of_rows),
+        ("tensorwise", of_tensors),
+        ("rowwise_with_gw_hp", of_rows_but_one),
+    ],
+)
+def test_the_three_products_are_those_of_the_recipe(recipe, by_hand, narrowing, bias):
     parallel = TensorParallel(None)
     base = (
         RowParallelLinear(WEIGHTS, parallel, "base", 32, 48, bias, 0.02)
@@ -161,7 +215,7 @@ def test_the_three_products_are_those_of_rows_in_8_bits(narrowing, bias):
         else ColumnParallelLinear(WEIGHTS, parallel, ["base"], 32, [48], bias)
     )
     layer = nn.ModuleDict({"map": base})
-    convert(layer, CPU)
+    convert(layer, CPU, recipe)
     random = torch.Generator().manual_seed(0)
     x = torch.randn(2, 16, 32, generator=random).bfloat16().requires_grad_()
     weight, gradient = base.weight, torch.randn(2, 16, 48, generator=random).bfloat16()
@@ -169,17 +223,13 @@ def test_the_three_products_are_those_of_rows_in_8_bits(narrowing, bias):
     y = layer["map"](x)
     y.backward(gradient)
 
-    rows, of_rows = x.detach().flatten(0, 1), gradient.flatten(0, 1)
+    rows, gradients = x.detach().flatten(0, 1), gradient.flatten(0, 1)
     close = {"rtol": 2**-7, "atol": 1e-3}  # a bit of bf16
-    torch.testing.assert_close(
-        y.flatten(0, 1).float(), rowwise(rows) @ rowwise(weight.detach()).T, **close
-    )
-    torch.testing.assert_close(
-        x.grad.flatten(0, 1).float(), rowwise(of_rows) @ rowwise(weight.detach().T).T, **close
-    )
-    torch.testing.assert_close(weight.grad.float(), rowwise(of_rows.T) @ rowwise(rows.T).T, **close)
+    made = (y.flatten(0, 1), x.grad.flatten(0, 1), weight.grad)
+    for mine, expected in zip(made, by_hand(rows, weight.detach(), gradients), strict=True):
+        torch.testing.assert_close(mine.float(), expected, **close)
     if bias:
-        torch.testing.assert_close(base.bias.grad.float(), of_rows.float().sum(0), **close)
+        torch.testing.assert_close(base.bias.grad.float(), gradients.float().sum(0), **close)
 
 
 class Products(TorchDispatchMode):

@@ -11,7 +11,7 @@ from workflow_lib.config.models import ModelSpec, Published, RotaryScaling
 from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol
 from workflow_lib.config.sweeps import (
-    OF_A_WORKLOAD,
+    ONLY_WITH,
     Exclusion,
     MatrixEntry,
     Prediction,
@@ -23,7 +23,7 @@ from workflow_lib.config.sweeps import (
 from workflow_lib.config.trainers import TrainerSpec
 
 __all__ = [
-    "OF_A_WORKLOAD",
+    "ONLY_WITH",
     "Claim",
     "ClaimTest",
     "Container",

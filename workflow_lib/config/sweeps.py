@@ -13,6 +13,7 @@ from workflow_lib.records import axes, bounds
 from workflow_lib.records.degrees import Schedule
 from workflow_lib.records.training import (
     NATIVE,
+    Float8Recipe,
     Precision,
     Recomputation,
     Routing,
@@ -57,6 +58,10 @@ class TrainingAxes(Strict):
     precision: Axis[Precision] | None = None
     """bf16 (mixed, with fp32 master weights), fp32, or fp8 (as bf16, with matrix products of the
     layers in fp8)."""
+    fp8_recipe: Axis[Float8Recipe] | None = None
+    """What shares a scale in fp8: rowwise, each row or column of a product's operands (the most
+    exact); tensorwise, all of an operand (the fastest); rowwise_with_gw_hp, rowwise with the
+    products that make gradients of weights in bf16. rowwise unless given."""
     recomputation: Axis[Recomputation] | None = None
     """What the backward pass computes again: none; selective: all but matrix products and
     attention; full: every layer from its input."""
@@ -112,6 +117,7 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
     "lora_rank": 16,
     "generated_tokens": 128,
     "cuda_graphs": False,
+    "fp8_recipe": "rowwise",
     "weight_decay": 0.01,
 }
 
@@ -123,9 +129,9 @@ def option_of(entry: TrainingAxes, inherited: TrainingAxes, option: str) -> Any:
     return next((value for value in given if value is not None), None)
 
 
-#: options that have a meaning only with one workload, and that workload
-OF_A_WORKLOAD: Mapping[str, str] = {
-    field.name: field.axis.only_with[1]
+#: options that have a meaning only with one value of another: that option, and the value
+ONLY_WITH: Mapping[str, tuple[str, Any]] = {
+    field.name: field.axis.only_with
     for field in axes.fields(Training)
     if field.axis.only_with is not None
 }
@@ -336,17 +342,17 @@ class SweepSpec(Strict):
     @model_validator(mode="after")
     def _options_apply(self) -> SweepSpec:
         """Whoever gives the rank of adapters expects some to be trained."""
-        workloads = [
-            set(values(option_of(entry, self.training, "workload"))) for entry in self.matrix
-        ]
-        for option, workload in OF_A_WORKLOAD.items():
-            places = [("training", self.training, set().union(*workloads))]
-            for number, (entry, of_entry) in enumerate(zip(self.matrix, workloads, strict=True)):
+        for option, (other, value) in ONLY_WITH.items():
+            of_entries = [
+                set(values(option_of(entry, self.training, other))) for entry in self.matrix
+            ]
+            places = [("training", self.training, set().union(*of_entries))]
+            for number, (entry, of_entry) in enumerate(zip(self.matrix, of_entries, strict=True)):
                 places.append((f"matrix.{number}", entry, of_entry))
             for place, given, possible in places:
-                if getattr(given, option) is not None and workload not in possible:
+                if getattr(given, option) is not None and value not in possible:
                     raise ValueError(
-                        f"{place} gives {option}, but none of its cells has workload: {workload}; "
-                        f"add that workload, or remove {option}"
+                        f"{place} gives {option}, but none of its cells has {other}: {value}; "
+                        f"add that {other}, or remove {option}"
                     )
         return self

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from workflow_lib.cells import PlannedCell, expand_study
-from workflow_lib.config import OF_A_WORKLOAD, MatrixEntry, SweepSpec, TrainingAxes
+from workflow_lib.config import ONLY_WITH, MatrixEntry, SweepSpec, TrainingAxes
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import Advice
 from workflow_lib.placement.effects import Place
@@ -119,7 +119,8 @@ def described(study: Study, advice: Advice) -> dict[str, Any]:
         for options in (plain["training"], given):
             if isinstance(options.get(name), list):
                 options[name] = getattr(cell.training, name)
-            if OF_A_WORKLOAD.get(name, cell.training.workload) != cell.training.workload:
+            other, value = ONLY_WITH.get(name, ("workload", cell.training.workload))
+            if getattr(cell.training, other) != value:
                 options.pop(name, None)
     own = given | {"models": cell.model.name, "gpus": cell.degrees.world_size}
     own |= {name: getattr(cell.degrees, name) for name in DEGREES}

@@ -17,6 +17,7 @@ Recomputation = Literal["none", "selective", "full"]
 Backend = Literal["deepspeed", "torch", "own"]
 Workload = Literal["pretrain", "lora", "inference"]
 Routing = Literal["dropless", "balanced"]
+Float8Recipe = Literal["rowwise", "tensorwise", "rowwise_with_gw_hp"]
 
 
 #: the trainer of this repository
@@ -88,6 +89,11 @@ class Training:
     cuda_graphs: Annotated[bool, Axis(
         "each generated token replays a captured CUDA graph", "option", label="CUDA graphs",
         only_with=("workload", "inference"), word=flag("graphs"), since=9)] = False
+    fp8_recipe: Annotated[Float8Recipe, Axis(
+        "torchao's name for what shares a scale in fp8: rowwise, tensorwise or rowwise_with_gw_hp",
+        "option", says_itself=True, only_with=("precision", "fp8"),
+        word=lambda recipe: "" if recipe == "rowwise" else recipe.replace("_", ""),
+        since=12)] = "rowwise"
 
     trainer: Annotated[str, Axis(
         "the program that trains: native, or the name of config/trainers/<trainer>.yaml", "option",

@@ -84,7 +84,12 @@ def options_of_torchtitan(own: argparse.Namespace) -> list[str]:
     if own.precision == "fp8":
         # As ours: matrices of the layers, not the head.
         found.append("--model.converters=quantize.linear.float8")
-        found.append("--quantize.linear.float8.recipe_name=rowwise")
+        if own.fp8_recipe == "tensorwise":
+            # What it does without a recipe; as it recommends, weights travel in fp8.
+            found.append("--quantize.linear.float8.enable_fsdp_float8_all_gather")
+            found.append("--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp")
+        else:
+            found.append(f"--quantize.linear.float8.recipe_name={own.fp8_recipe}")
         found.append("--quantize.linear.float8.filter_fqns=output")
     return found
 
@@ -140,6 +145,7 @@ def main() -> None:
     for name in ("rope", "norm-epsilon"):
         parser.add_argument(f"--{name}", type=float, required=True)
     parser.add_argument("--precision", choices=("bf16", "fp8"), required=True)
+    parser.add_argument("--fp8-recipe", required=True)
     parser.add_argument("--compiled", choices=("true", "false"), required=True)
     parser.add_argument("--recomputation", choices=("none", "selective", "full"), required=True)
     own, rest = parser.parse_known_args()

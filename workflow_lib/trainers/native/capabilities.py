@@ -198,8 +198,8 @@ def _float8(degrees: Degrees, training: Training, model: Model) -> Iterator[str]
         )
     if degrees.tp > 1:
         yield (
-            f"fp8 with TP {degrees.tp}: a scale belongs to a whole row, which tensor parallelism "
-            f"cuts; use tp 1, {bf16}"
+            f"fp8 with TP {degrees.tp}: a scale belongs to a whole row or matrix, which tensor "
+            f"parallelism cuts; use tp 1, {bf16}"
         )
     if degrees.schedule != "1f1b":
         yield (

@@ -1,11 +1,20 @@
 """The matrix products of a decoder layer in 8 bits, by torchao.
 
 Attention's query-key-value and output, and the matrices of a dense feed-forward part, are computed
-in float8 "rowwise". Weights, activations and gradients are cast to e4m3 just before a product. Each
-row or column along the summed dimension has a scale of its own, a power of two. This holds for all
-three products of a map: its result, its input's gradient and its weight's gradient. Sums are not in
-8 bits, and neither are embedding, norms, attention itself, residual path, head, loss, held weights
-and communication.
+in float8: weights, activations and gradients are cast just before a product. The recipes are
+torchao's. In all of them a product is of two matrices in 8 bits, whose scales are found anew each
+time, and sums are not in 8 bits:
+
+rowwise               each row or column along the summed dimension has a scale of its own, a power
+                      of two; all is cast to e4m3; all three products of a map are in 8 bits: its
+                      result, its input's gradient and its weight's gradient
+tensorwise            a matrix has one scale; gradients are cast to e5m2, all else to e4m3; all
+                      three products are in 8 bits
+rowwise_with_gw_hp    as rowwise, but weights' gradients are products in bf16, and weights have one
+                      scale where an input's gradient is made
+
+Embedding, norms, attention itself, residual path, head, loss, held weights and communication are
+not in 8 bits.
 
 On a CPU torchao simulates it: operands are cast to 8 bits and back, and multiplied in fp32.
 """
@@ -19,12 +28,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from workflow_lib.records.training import Float8Recipe
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.layers import ColumnParallelLinear, OutputHead, RowParallelLinear
-
-#: torchao's recipe. Of its two others, one has one scale for a whole matrix, and one leaves
-#: gradients of weights in high precision.
-RECIPE = "rowwise"
 
 
 class Float8Map(nn.Module):
@@ -49,13 +55,13 @@ class Float8Map(nn.Module):
         return x if self.bias is None else x + parallel.whole(self.bias)
 
 
-def convert(layer: nn.Module, device: torch.device) -> None:
+def convert(layer: nn.Module, device: torch.device, recipe: Float8Recipe) -> None:
     """Make the linear maps of a layer compute in 8 bits; the weights stay the same parameters."""
     # None of torchao's C++ extensions is needed here, and each warns if it cannot be loaded.
     os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    config = replace(Float8LinearConfig.from_recipe_name(RECIPE), emulate=not on_gpu(device))
+    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=not on_gpu(device))
     for name, module in list(layer.named_modules()):
         if isinstance(module, (ColumnParallelLinear, RowParallelLinear)):
             layer.set_submodule(name, Float8Map(module))

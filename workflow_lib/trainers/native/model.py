@@ -148,7 +148,7 @@ class TransformerLayer(nn.Module):
         if training.workload == "lora":
             adapt(self, weights, name, model, training)
         if training.precision == "fp8":
-            float8.convert(self, weights.mesh.device)
+            float8.convert(self, weights.mesh.device, training.fp8_recipe)
 
     def forward(self, x: Tensor) -> Tensor:
         return recomputation.run(self._forward, x, self.recomputation, self.spread_experts)
