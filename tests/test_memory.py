@@ -263,6 +263,14 @@ def test_torch_cuts_fp32_weights(stage, weights, gradients, optimizer):
     assert estimate.communication == 2 * gathered
 
 
+@pytest.mark.parametrize("stage", [1, 3])
+def test_layers_with_a_scale_for_a_matrix_are_gathered_as_bytes(stage):
+    fp8 = training(stage, backend="torch", precision="fp8", fp8_recipe="tensorwise")
+    ends = 128256 * 4096
+    expected = 2 * 218112000 + 2 * ends if stage == 3 else 8 * 218112000 + 2 * (2 * ends + 4096)
+    assert memory.estimate(MODEL, Degrees(dp=4), fp8).communication == expected
+
+
 @pytest.mark.parametrize(
     ("stage", "options", "communication", "passing"),
     [

@@ -31,6 +31,8 @@ class Held:
     #: parameters of one layer; and of the larger of embedding and head, if the rank has them
     layer: float
     end: float
+    #: parameters of all layers
+    layers: float
     #: parameters of the last part of a stage, whose weights torch's ZeRO-3 keeps gathered
     last: float
 
@@ -83,6 +85,7 @@ def held_parameters(model: Model, degrees: Degrees, training: Training, rank: in
         experts=layers * experts,
         adapters=adapters,
         layer=dense + experts,
+        layers=layers * (dense + experts),
         end=largest,
         last=(head or embedding) if last else dense + experts,
     )
@@ -114,8 +117,11 @@ def states_bytes(
         optimizer = cut(8, stage > 0, dense, experts)
         # Compute uses a copy. In ZeRO-3 it is of the layer that runs, of the next one, and of the
         # last part of the stage, which stays gathered.
-        gathered = min(held.all, 2 * held.layer + held.last) if stage == 3 else held.all
-        communication = element * gathered
+        of_layer = 1 if training.gathers_float8 else element
+        communication = element * (held.all - held.layers) + of_layer * held.layers
+        if stage == 3:
+            running = 2 * of_layer * held.layer + element * held.last
+            communication = min(communication, running)
         return weights, gradients, optimizer, communication
 
     if training.workload == "lora":

@@ -34,6 +34,13 @@ EXCHANGED = {
 }
 
 REDUCTION = {"deepspeed": "all-reduce", "torch": "reduce-scatter"}
+#: a byte for each of layers' matrices, and two for norms, which come in the same message
+BYTES = LAYERS + 4 * 128
+#: gradients that are reduced, bytes that are gathered of layers, and other weights
+FLOAT8 = {
+    "torch fp8 tensorwise dp2 zero1": (ALL, BYTES, 2 * END + NORM),
+    "torch fp8 tensorwise dp2 zero3": (2 * ALL, 4 * BYTES, 2 * (2 * END + END + NORM)),
+}
 #: of two ranks that are whole models, without what capabilities refuses
 WHOLE_MODELS = {
     f"{backend} dp2 zero{stage} {precision}": (EXCHANGED[backend, stage], precision)
@@ -54,7 +61,9 @@ TENSORS, STAGES, EXPERTS = (
     [f"{backend} {layout} bf16" for backend in REDUCTION]
     for layout in ("tp2 dp2 zero3 sequence", "pp2 dp2 gpt", "dp4 ep2")
 )
-CELLS = {name: named(name) for name in (*WHOLE_MODELS, *ADAPTERS, *TENSORS, *STAGES, *EXPERTS)}
+CELLS = {
+    name: named(name) for name in (*WHOLE_MODELS, *FLOAT8, *ADAPTERS, *TENSORS, *STAGES, *EXPERTS)
+}
 pytestmark = pytest.mark.long
 
 
@@ -66,6 +75,18 @@ def test_replicas_reduce_in_fp32_and_gather_in_the_cells_precision(name, on_rank
         expected.append(["dp", "gather", precision, gathered])
 
     assert on_ranks("traffic", name, **AVX2) == [sorted(expected)] * 2
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_layers_with_a_scale_for_a_matrix_are_gathered_in_8_bits(name, on_ranks):
+    reduced, of_layers, others = FLOAT8[name]
+    expected = [
+        ["dp", "gather", "bf16", others],
+        ["dp", "gather", "torch.uint8", of_layers],
+        ["dp", "reduce-scatter", "fp32", reduced],
+    ]
+
+    assert on_ranks("traffic", name) == [expected] * 2
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

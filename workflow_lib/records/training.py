@@ -118,6 +118,12 @@ class Training:
         are cast from these."""
         return "bf16" if self.precision == "fp8" else self.precision
 
+    @property
+    def gathers_float8(self) -> bool:
+        """Whether weights of layers are cast to fp8 before replicas gather them: each can, once all
+        know the one scale of a matrix."""
+        return self.precision == "fp8" and self.fp8_recipe == "tensorwise"
+
     def micro_batches(self, dp: int) -> int:
         """Micro-batches that one replica accumulates in a step."""
         return self.global_batch_size // (self.micro_batch_size * dp)
@@ -167,11 +173,12 @@ def precisions_of(training: Training, degrees: Degrees) -> Precisions:
     if training.workload == "inference":
         return Precisions(training.held_precision)
     replicated = degrees.copies > 1
+    gathered = "bf16 and fp8" if training.gathers_float8 else training.held_precision
     return Precisions(
         weights=training.held_precision,
         gradients=SUMS,
         reduction=SUMS if replicated else None,
-        gathering=training.held_precision if replicated and training.zero_stage > 0 else None,
+        gathering=gathered if replicated and training.zero_stage > 0 else None,
         master_weights=SUMS,
         moments=SUMS,
         products="fp8" if training.precision == "fp8" else None,

@@ -13,8 +13,9 @@ tensorwise            a matrix has one scale; gradients are cast to e5m2, all el
 rowwise_with_gw_hp    as rowwise, but weights' gradients are products in bf16, and weights have one
                       scale where an input's gradient is made
 
-Embedding, norms, attention itself, residual path, head, loss, held weights and communication are
-not in 8 bits.
+Embedding, norms, attention itself, residual path, head, loss and held weights are not in 8 bits.
+Communication is not either, but for tensorwise: replicas find the scales of all weights together
+once a step, and gather the weights of layers in 8 bits, cast from fp32.
 
 On a CPU torchao simulates it: operands are cast to 8 bits and back, and multiplied in fp32.
 """
@@ -22,7 +23,7 @@ On a CPU torchao simulates it: operands are cast to 8 bits and back, and multipl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from workflow_lib.records.training import Float8Recipe
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.layers import ColumnParallelLinear, OutputHead, RowParallelLinear
+from workflow_lib.trainers.native.weights import marks_of
 
 
 class Float8Map(nn.Module):
@@ -61,11 +63,38 @@ def convert(layer: nn.Module, device: torch.device, recipe: Float8Recipe) -> Non
     os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=not on_gpu(device))
+    config = replace(
+        Float8LinearConfig.from_recipe_name(recipe),
+        emulate=not on_gpu(device),
+        enable_fsdp_float8_all_gather=recipe == "tensorwise",
+    )
+    converted = []
     for name, module in list(layer.named_modules()):
         if isinstance(module, (ColumnParallelLinear, RowParallelLinear)):
-            layer.set_submodule(name, Float8Map(module))
+            layer.set_submodule(name, linear := Float8Map(module))
+            converted.append((linear, marks_of(module.weight)))
     convert_to_float8_training(layer, config=config)
+    # A weight that is gathered in 8 bits is another parameter than before.
+    for linear, marks in converted:
+        vars(linear.product.weight).update(marks)
+
+
+def gathered_dtype(parameter: nn.Parameter) -> torch.dtype | None:
+    """The type to which torchao casts a cut weight before it is gathered; None if it casts none."""
+    local = getattr(parameter, "_local_tensor", parameter)
+    if not hasattr(local, "fsdp_pre_all_gather"):
+        return None
+    dtype: torch.dtype = local._dtype
+    return dtype
+
+
+def find_scales(roots: Sequence[nn.Module]) -> None:
+    """Find the scales of weights that are gathered in 8 bits, after these have changed: over all
+    replicas, in one collective for each root."""
+    from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+    for root in roots:
+        precompute_float8_dynamic_scale_for_fsdp(root)
 
 
 def precision_of_products(roots: Iterable[nn.Module], held: str) -> str:

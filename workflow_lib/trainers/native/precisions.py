@@ -13,7 +13,7 @@ from workflow_lib.records.training import Precision, Precisions, precisions_of
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 #: names of those states of AdamW that have one number for each weight
 MOMENTS = ("exp_avg", "exp_avg_sq")
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()} | {torch.float8_e4m3fn: "fp8"}
 
 
 class WrongPrecision(RuntimeError):

@@ -10,8 +10,8 @@ The ZeRO stages (arXiv 1910.02054) mean here:
       pass, and let go after it
 ====  =====================================  ==========================================
 
-The optimiser works on fp32 weights. With bf16, weights are cast when they are gathered, and
-gradients are summed and reduced in fp32.
+The optimiser works on fp32 weights. With bf16, weights are cast before they are gathered, and
+gradients are summed and reduced in fp32. Weights of layers may be cast to fp8 instead (float8.py).
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from torch.distributed.tensor import Shard
 
 from workflow_lib.records.training import SUMS, Precisions, Training
 from workflow_lib.trainers.native.device import on_gpu
+from workflow_lib.trainers.native.float8 import gathered_dtype
 from workflow_lib.trainers.native.mesh import Mesh, lone_group
 from workflow_lib.trainers.native.precisions import DTYPES, named
+from workflow_lib.trainers.native.weights import marks_of
 
 
 class Sharding:
@@ -105,6 +107,7 @@ class Sharding:
         """The precisions that the units of some stages have by FSDP2's rules; moments are not
         included."""
         weights: set[torch.dtype] = set()
+        gathered: set[torch.dtype] = set()
         reduced: set[torch.dtype] = set()
         held: set[torch.dtype] = set()
         units = (unit for root in roots for unit in _units(root))
@@ -114,6 +117,7 @@ class Sharding:
             for parameter in (fsdp_param.sharded_param for fsdp_param in group.fsdp_params):
                 computing = group.mp_policy.param_dtype or parameter.dtype
                 weights.add(computing)
+                gathered.add(gathered_dtype(parameter) or computing)
                 if parameter.requires_grad:
                     reduced.add(group.mp_policy.reduce_dtype or computing)
                     held.add(parameter.dtype)
@@ -123,7 +127,7 @@ class Sharding:
             # one.
             gradients=named(reduced | held),
             reduction=named(reduced),
-            gathering=named(weights),
+            gathering=named(gathered),
             master_weights=named(held),
         )
 
@@ -140,7 +144,7 @@ class Sharding:
         )
 
     def _unit(self, module: nn.Module, mesh: DeviceMesh, keep: bool) -> None:
-        marks = {name: vars(parameter) for name, parameter in module.named_parameters()}
+        marks = {name: marks_of(parameter) for name, parameter in module.named_parameters()}
         unit = fully_shard(
             module,
             mesh=mesh,

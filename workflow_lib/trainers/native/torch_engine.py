@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.training import SUMS, Precisions, Training
-from workflow_lib.trainers.native.float8 import precision_of_products
+from workflow_lib.trainers.native.float8 import find_scales, precision_of_products
 from workflow_lib.trainers.native.mesh import Mesh, end_stages_group
 from workflow_lib.trainers.native.model import (
     Loss,
@@ -101,6 +101,9 @@ class TorchEngine:
         self._weights = [p for chunk in chunks for p in chunk.parameters() if p.requires_grad]
         self._tied, self._tied_group = _tied_over_stages(of_stages, chunks, mesh)
         self._optimizer = adamw(self._weights, training, mesh.device)
+        self._gathers_float8 = training.gathers_float8
+        if self._gathers_float8:
+            find_scales(chunks)
         if degrees.pp > 1:
             from workflow_lib.trainers.native.pipeline import Pipeline
 
@@ -133,6 +136,8 @@ class TorchEngine:
             self._gradients = named(part.dtype for part in local_gradients(self._weights))
         norm = clip_gradients(self._weights, mesh, self._sharding.cut)
         self._optimizer.step()
+        if self._gathers_float8:
+            find_scales(self.chunks)
         self._optimizer.zero_grad()
         # Only here the step waits for the device.
         value: float

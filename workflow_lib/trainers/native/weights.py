@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from workflow_lib.trainers.native.collectives import group_rank, group_size
 from workflow_lib.trainers.native.mesh import Mesh
 
+#: what is noted on a parameter, and has to stay with it
+MARKS = ("tensor_model_parallel", "allreduce", "group_name")
 #: standard deviation of all matrices except those that write to the residual stream
 STANDARD_DEVIATION = 0.02
 
@@ -113,6 +115,11 @@ class Weights:
         # Gradient norms count a cut weight on every rank, any other weight on one rank only.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         return parameter
+
+
+def marks_of(parameter: nn.Parameter) -> dict[str, object]:
+    """What is noted on a parameter, for the one that replaces it."""
+    return {name: value for name, value in vars(parameter).items() if name in MARKS}
 
 
 def expert_group_name(mesh: Mesh) -> str:
