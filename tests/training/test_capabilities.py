@@ -23,7 +23,6 @@ REFUSED = {
     "deepspeed pp1x2": "virtual_stages 1",
     "deepspeed pp2x2": "interleaved schedule",
     "deepspeed compiled": "backend: torch",
-    "torch ep2 compiled": "routing: balanced",
     "torch pp2x2 batch3": "micro_batch_size",
     "deepspeed pp2 zero-bubble overlap": "only 1F1B",
     "torch pp1 zero-bubble": "larger pp",

@@ -145,7 +145,7 @@ def main() -> None:
     for name in ("rope", "norm-epsilon"):
         parser.add_argument(f"--{name}", type=float, required=True)
     parser.add_argument("--precision", choices=("bf16", "fp8"), required=True)
-    parser.add_argument("--fp8-recipe", required=True)
+    parser.add_argument("--fp8-recipe", default="rowwise")
     parser.add_argument("--compiled", choices=("true", "false"), required=True)
     parser.add_argument("--recomputation", choices=("none", "selective", "full"), required=True)
     own, rest = parser.parse_known_args()

@@ -33,12 +33,6 @@ def of_torch(degrees: Degrees, training: Training, model: Model) -> Iterator[str
     if training.workload == "inference":
         return
     pp, micro_batches = degrees.pp, training.micro_batches(degrees.dp)
-    if training.compile and degrees.ep > 1 and training.routing == "dropless":
-        yield (
-            f"compile with EP {degrees.ep} and dropless routing: experts get other numbers of rows "
-            "at every step, for which torch would compile again and then give up; use routing: "
-            "balanced, or compile: false"
-        )
     if degrees.schedule != "1f1b":
         yield from _zero_bubble(degrees, training, model)
     elif degrees.virtual_stages > 1 and micro_batches % pp:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workflow_lib.trainers.native.collectives import exchange, start_exchange
-from workflow_lib.trainers.native.feed_forward import gate, gate_gradients
+from workflow_lib.trainers.native.feed_forward import pointwise
 
 #: where the rows of one of a rank's experts lie, and how many of them belong to each rank
 Piece = tuple[slice, list[int]]
@@ -77,14 +77,6 @@ class ExchangeBeside:
         return outputs[0]
 
 
-@functools.cache
-def _pointwise(compiled: bool) -> tuple[Any, Any]:
-    """The gate and its gradients, as kernels that torch.compile fuses or one after the other."""
-    if compiled:
-        return torch.compile(gate, dynamic=False), torch.compile(gate_gradients, dynamic=False)
-    return gate, gate_gradients
-
-
 def _pieces(counts: Sequence[int], experts: int) -> list[Piece]:
     """The piece of each of a rank's experts."""
     ranks = len(counts) // experts
@@ -125,7 +117,7 @@ def _forward(
 ) -> list[Tensor]:
     """The results, and for each expert what the backward pass needs: its rows if ``keep``, the
     product with ``gate_up``, and the input of ``down`` if ``keep_inner``."""
-    apply_gate, _ = _pointwise(compiled)
+    apply_gate, _ = pointwise(compiled)
     rows = rows.contiguous()
     leaving, arriving = _pieces(sent, len(down)), _pieces(received, len(down))
     arrivals = _start_arrivals(rows, leaving, arriving, group)
@@ -157,7 +149,7 @@ def _backward(
     compiled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the rows and of both matrices; these are empty if rows were not kept."""
-    apply_gate, apply_gate_gradients = _pointwise(compiled)
+    apply_gate, apply_gate_gradients = pointwise(compiled)
     gradient = gradient.contiguous()
     leaving, arriving = _pieces(sent, len(down)), _pieces(received, len(down))
     arrivals = _start_arrivals(gradient, leaving, arriving, group)

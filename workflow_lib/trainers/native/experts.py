@@ -183,8 +183,11 @@ OPERATORS = [torch.ops.triptych.expert_product.default]
 class LocalExperts(nn.Module):
     """This rank's experts, each a SwiGLU whose inner size is cut over the tensor-parallel group."""
 
-    def __init__(self, weights: Weights, name: str, model: Model, output_deviation: float) -> None:
+    def __init__(
+        self, weights: Weights, name: str, model: Model, output_deviation: float, compiled: bool
+    ) -> None:
         super().__init__()
+        self.compiled = compiled
         hidden, ffn = model.hidden_size, model.ffn_hidden_size
         names = [f"{name}.expert{index}" for index in range(model.experts)]
         self.gate_up = weights.experts(
@@ -201,7 +204,7 @@ class LocalExperts(nn.Module):
         ``Rows``. With ``beside`` these are the rows of all ranks' experts, in its order."""
         if beside is not None:
             return beside(rows, counts, self.gate_up, self.down)
-        inner = gated(expert_product(rows, self.gate_up, counts))
+        inner = gated(expert_product(rows, self.gate_up, counts), fused=self.compiled)
         return expert_product(inner, self.down, counts)
 
 
@@ -230,7 +233,7 @@ class SparseFeedForward(nn.Module):
             training.micro_batches(degrees.dp) * parallel.size
         )
         self.router = weights.normal(f"{name}.router", (model.experts, model.hidden_size))
-        self.local = LocalExperts(weights, name, model, output_deviation)
+        self.local = LocalExperts(weights, name, model, output_deviation, training.compile)
         self.choices = ChoiceCounter(weights.mesh.device)
         #: None if nothing is computed during the exchange of rows
         self.beside = None
@@ -260,7 +263,11 @@ class SparseFeedForward(nn.Module):
         else:
             rows = dropless_rows(chosen, self.experts)
         self.choices.count(rows)
-        passed = self._through_all_experts(rows.spread(whole.flatten(0, 1)), rows.counts)
+        through = self._through_all_experts
+        if rows.counts is not None and self.ep > 1:
+            # Other numbers of rows in every step, for which torch would compile again.
+            through = torch.compiler.disable(through)
+        passed = through(rows.spread(whole.flatten(0, 1)), rows.counts)
         picked = rows.collect(passed).view(*shares.shape, -1)
         mixed = (picked * shares.to(x.dtype).unsqueeze(-1)).sum(dim=1)
         return self.parallel.leave(mixed.view_as(whole))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -77,16 +78,17 @@ class GatedFeedForward(nn.Module):
         return result
 
 
-def gated(gate_up: Tensor, activation: Activation = "usual") -> Tensor:
+def gated(gate_up: Tensor, activation: Activation = "usual", fused: bool = False) -> Tensor:
     """SiLU, or a GELU, of the first half of the last dimension, times the second half.
 
     Only ``gate_up`` is kept for the backward pass. A compiler derives this by itself, and has to:
-    torch 2.11 compiles the autograd function below into one whose gradients are zero.
+    torch 2.11 compiles the autograd function below into one whose gradients are zero. Outside of
+    what is compiled, ``fused`` has ``pointwise`` do both passes.
     """
     if torch.compiler.is_compiling():
         first, second = gate_up.chunk(2, dim=-1)
         return _activated(first, activation) * second
-    result: Tensor = _Gated.apply(gate_up, activation)  # type: ignore[no-untyped-call]
+    result: Tensor = _Gated.apply(gate_up, activation, fused)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -106,6 +108,13 @@ def gate_gradients(gradient: Tensor, gate_up: Tensor, activation: Activation = "
     return result
 
 
+@functools.cache
+def pointwise(fused: bool) -> tuple[Any, Any]:
+    """``gate`` and ``gate_gradients``, each as one kernel that torch.compile makes, for any number
+    of rows, or as several."""
+    return (torch.compile(gate), torch.compile(gate_gradients)) if fused else (gate, gate_gradients)
+
+
 def _activated(gate: Tensor, activation: Activation) -> Tensor:
     if activation in ("usual", "silu"):
         return F.silu(gate)
@@ -123,12 +132,14 @@ def _activation_gradient(gradient: Tensor, gate: Tensor, activation: Activation)
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, gate_up: Tensor, activation: Activation) -> Tensor:
+    def forward(context: Any, gate_up: Tensor, activation: Activation, fused: bool) -> Tensor:
         context.save_for_backward(gate_up)
-        context.activation = activation
-        return gate(gate_up, activation)
+        context.activation, context.fused = activation, fused
+        result: Tensor = pointwise(fused)[0](gate_up, activation)
+        return result
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gate_up,) = context.saved_tensors
-        return gate_gradients(gradients[0], gate_up, context.activation), None
+        gradients_of = pointwise(context.fused)[1]
+        return gradients_of(gradients[0], gate_up, context.activation), None, None
