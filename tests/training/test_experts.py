@@ -1,5 +1,6 @@
 """Routing, dropping and padding, and the balancing loss, against numbers worked out by hand."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 
 from tests.training.cells import MIXTRAL, TRAINING
 from workflow_lib.trainers.native.experts import choices_of, expert_product, has_grouped_product
+from workflow_lib.trainers.native.feed_forward import gated
 from workflow_lib.trainers.native.mesh import single_process
 from workflow_lib.trainers.native.model import Decoder, parts
 from workflow_lib.trainers.native.routing import (
@@ -211,3 +213,22 @@ def test_dropless_experts_drop_nothing_and_a_dense_model_has_no_choices():
     part(tokens_of(1, 8))
     assert choices_of([part], per_layer=16) == Choices(made=16, dropped=0)
     assert choices_of([part.local], per_layer=16) is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
+def test_one_kernel_serves_all_numbers_of_rows_within_a_layer_of_fixed_sizes():
+    torch._dynamo.reset()
+    graphs = torch._dynamo.utils.counters["stats"]
+    numbers = iter((5, 9, 12, 2))
+    x = torch.randn(12, 8, requires_grad=True)
+    between = torch.compiler.disable(lambda rows: gated(rows[: next(numbers)], fused=True))
+    layer = torch.compile(lambda x: between(x * 2).sum(), dynamic=False)
+
+    layer(x).backward()
+    (expected,) = torch.autograd.grad(gated(x[:5] * 2).sum(), x)
+    torch.testing.assert_close(x.grad, expected)
+    compiled = graphs["unique_graphs"]
+    for _ in range(3):
+        layer(x).backward()
+    assert graphs["unique_graphs"] == compiled

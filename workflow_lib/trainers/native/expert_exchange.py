@@ -10,7 +10,6 @@ All of it is one operator of torch, like ``collectives``.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

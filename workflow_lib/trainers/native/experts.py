@@ -266,7 +266,7 @@ class SparseFeedForward(nn.Module):
         through = self._through_all_experts
         if rows.counts is not None and self.ep > 1:
             # Other numbers of rows in every step, for which torch would compile again.
-            through = torch.compiler.disable(through)
+            through = torch.compiler.disable(through)  # type: ignore[no-untyped-call]
         passed = through(rows.spread(whole.flatten(0, 1)), rows.counts)
         picked = rows.collect(passed).view(*shares.shape, -1)
         mixed = (picked * shares.to(x.dtype).unsqueeze(-1)).sum(dim=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -112,7 +113,20 @@ def gate_gradients(gradient: Tensor, gate_up: Tensor, activation: Activation = "
 def pointwise(fused: bool) -> tuple[Any, Any]:
     """``gate`` and ``gate_gradients``, each as one kernel that torch.compile makes, for any number
     of rows, or as several."""
-    return (torch.compile(gate), torch.compile(gate_gradients)) if fused else (gate, gate_gradients)
+    return (_fused(gate), _fused(gate_gradients)) if fused else (gate, gate_gradients)
+
+
+def _fused(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    compiled = torch.compile(kernel)
+
+    def call(*arguments: Any) -> Tensor:
+        # A layer is compiled for fixed sizes, which holds for what runs within it, too.
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                torch._dynamo.maybe_mark_dynamic(argument, 0)
+        return compiled(*arguments)
+
+    return call
 
 
 def _activated(gate: Tensor, activation: Activation) -> Tensor:

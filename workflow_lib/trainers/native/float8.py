@@ -82,10 +82,8 @@ def convert(layer: nn.Module, device: torch.device, recipe: Float8Recipe) -> Non
 def gathered_dtype(parameter: nn.Parameter) -> torch.dtype | None:
     """The type to which torchao casts a cut weight before it is gathered; None if it casts none."""
     local = getattr(parameter, "_local_tensor", parameter)
-    if not hasattr(local, "fsdp_pre_all_gather"):
-        return None
-    dtype: torch.dtype = local._dtype
-    return dtype
+    # What FSDP2 asks a tensor for that is gathered in another form than its own.
+    return getattr(local, "_dtype", None) if hasattr(local, "fsdp_pre_all_gather") else None
 
 
 def find_scales(roots: Sequence[nn.Module]) -> None:
