@@ -91,6 +91,26 @@ def test_nothing_is_projected_where_nothing_is_known_or_nodes_are_emulated(name)
     assert (hardware.emulated or "bf16 peak") in refusal
 
 
+@pytest.mark.parametrize(("limit_w", "is_projected"), [(500, False), (690, False), (700, True)])
+def test_nothing_is_projected_for_gpus_that_a_site_limits(limit_w, is_projected):
+    # At 500 W they would take the time of those at 700 W, and so 5/7 of their energy.
+    limited = hardware_of(
+        "h200", STUDY.platforms["h200"].model_copy(update={"power_limit_w": limit_w})
+    )
+    machine = hardware_machine(limited)
+    assert (machine == MACHINE) == is_projected
+    assert is_projected or numbers(machine)[:2] == [limit_w, 700]
+
+
+def test_a_die_has_its_share_of_its_package_s_limit_if_the_platform_states_none():
+    platform = STUDY.platforms["mi250"]
+    stated, known = (
+        hardware_machine(hardware_of("mi250", platform.model_copy(update={"power_limit_w": limit})))
+        for limit in (500, None)
+    )
+    assert stated.power_limit_w == known.power_limit_w == 250
+
+
 def test_nodes_share_their_adapters():
     # One adapter of 100 Gb/s among eight GPUs.
     assert MACHINE.network_bytes_per_s == 100e9 / 8 / 8

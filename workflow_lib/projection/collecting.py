@@ -10,7 +10,7 @@ import polars as pl
 
 from workflow_lib import table_files
 from workflow_lib.projection.layouts import NOT_FITTED
-from workflow_lib.projection.machines import published_machine
+from workflow_lib.projection.machines import WHOLE_LIMIT, published_machine
 from workflow_lib.projection.own_runs import NAMES, OwnRun
 from workflow_lib.records.tables import RUNS
 
@@ -24,8 +24,6 @@ _NO_COLUMN = (
     *("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension"),
     *("gpu_order", "gpu_uuids"),
 )
-#: of the model's power: a limit at or above this share is the model's own
-_WHOLE_LIMIT = 0.99
 
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
@@ -90,4 +88,4 @@ def _is_capped(gpu: str | None, gpus_per_node: int, limits_w: pl.Series) -> bool
     lowest_w = limits_w.min()
     if machine is None or not isinstance(lowest_w, float):
         return False
-    return lowest_w < _WHOLE_LIMIT * machine.power_limit_w
+    return lowest_w < WHOLE_LIMIT * machine.power_limit_w

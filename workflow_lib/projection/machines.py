@@ -11,6 +11,9 @@ from importlib import resources
 from workflow_lib.records.cell import Hardware
 
 _FILE = resources.files("workflow_lib.projection") / "data" / "gpus.csv"
+#: Of the power limit of a model of GPU: at a limit of less than this share it takes longer, and no
+#: such run was fitted.
+WHOLE_LIMIT = 0.99
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:
 
 def hardware_machine(hardware: Hardware) -> Machine | str:
     """The machine of a platform. If the platform's file lacks a value that is also not known here,
-    or states that its nodes or links are emulated, the result says so."""
+    or states that its nodes or links are emulated, or that its GPUs have less power than others of
+    their model, the result says so."""
     if hardware.emulated is not None:
         return f"its nodes or links are emulated: {hardware.emulated}"
     known = published_machine(hardware.gpu or "", hardware.gpus_per_node)
@@ -101,6 +105,13 @@ def hardware_machine(hardware: Hardware) -> Machine | str:
         return "the platform's file does not say gpu_memory_gb"
     if known is None:
         return f"the memory and links of {hardware.gpu} are not known"
+    # Both are of a package.
+    limit_w = hardware.power_limit_w or known.power_limit_w
+    if limit_w < WHOLE_LIMIT * known.power_limit_w:
+        return (
+            f"its power_limit_w is {limit_w:g} of the {known.power_limit_w:g} W of {hardware.gpu}, "
+            "and how much longer a step takes then was not fitted"
+        )
     network = hardware.inter_node_bytes_per_s
     return replace(
         known,
@@ -111,8 +122,6 @@ def hardware_machine(hardware: Hardware) -> Machine | str:
         network_bytes_per_s=network / hardware.gpus_per_node
         if network
         else known.network_bytes_per_s,
-        power_limit_w=hardware.power_limit_w / hardware.gpus_per_package
-        if hardware.power_limit_w
-        else known.power_limit_w,
+        power_limit_w=limit_w / hardware.gpus_per_package,
         network_source="the platform's file" if network else known.network_source,
     )
