@@ -12,6 +12,7 @@ from tests.report.full_matrix import identity, run_row
 from tests.texts import lacking, numbers
 from workflow_lib import table_files
 from workflow_lib.cells import hardware_of
+from workflow_lib.projection import planned
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.candidates import batch, candidates, considered
 from workflow_lib.projection.collecting import collect
@@ -100,6 +101,19 @@ def test_nothing_is_projected_for_gpus_that_a_site_limits(limit_w, is_projected)
     machine = hardware_machine(limited)
     assert (machine == MACHINE) == is_projected
     assert is_projected or numbers(machine)[:2] == [limit_w, 700]
+
+
+@pytest.mark.parametrize(
+    "limit", [{"power_limits_w": (400,) * 2}, {"clock_limits_mhz": (1200,) * 2}]
+)
+def test_no_time_is_projected_of_a_cell_that_limits_its_gpus(limit):
+    cell = next(
+        each.cell for each in shipped.sweeps()["evidence-llama3-8b-x2"].cells if each.feasible
+    )
+    limited = replace(cell, training=replace(cell.training, **limit))
+    # It would be the time at 700 W and 1980 MHz.
+    assert planned.step_time(cell) is not None
+    assert planned.step_time(limited) is planned.projected(limited) is None
 
 
 def test_a_die_has_its_share_of_its_package_s_limit_if_the_platform_states_none():

@@ -58,18 +58,22 @@ def step_time(cell: Cell) -> StepTime | None:
 
 def layout(cell: Cell) -> Layout | None:
     """Of a cell that pretrains in bf16; None of any other, and where too little is known of its
-    GPU. None as well with context parallelism or a zero-bubble schedule, which no fitted run of
-    this workflow has. None on emulated nodes or links, which no machine has."""
+    GPU. None as well with context parallelism, a zero-bubble schedule, or limits of power or
+    clocks, which no fitted run of this workflow has. None on emulated nodes or links, which no
+    machine has."""
+    training = cell.training
     if cell.emulated is not None:
         return None
-    if cell.training.workload != "pretrain" or cell.training.precision != "bf16":
+    if training.workload != "pretrain" or training.precision != "bf16":
+        return None
+    if training.sets_limits:
         return None
     if any(getattr(cell.degrees, name) != only for name, only in NOT_FITTED.items()):
         return None
     machine = hardware_machine(cell.hardware)
     if isinstance(machine, str):
         return None
-    return own_layout(cell.model, cell.degrees, cell.training, machine)
+    return own_layout(cell.model, cell.degrees, training, machine)
 
 
 @dataclass(frozen=True)
