@@ -138,6 +138,30 @@ def test_another_number_of_micro_batches_cut_or_schedule_is_refused():
     assert [why for why in refusals(WHOLE, other) if "1f1b" in why and "zero-bubble" in why]
 
 
+@pytest.mark.parametrize(
+    ("changes", "both"),
+    [
+        ({"backend": "torch"}, ("deepspeed", "torch")),
+        ({"power_limits_w": (400,) * 8}, ("400", "[]")),
+        ({"trainer": "megatron"}, ("megatron", "native")),
+    ],
+)
+def test_another_program_or_limit_is_refused(changes, both):
+    whole = replace(WHOLE, training=replace(TRAINING, backend="deepspeed"), gpu="H200")
+    twin = twin_of(whole, 8)
+    assert list(refusals(twin, whole)) == []
+    (why,) = refusals(replace(twin, training=replace(twin.training, **changes)), whole)
+    assert [word for word in both if word in why] == [*both]
+
+
+def test_the_command_refuses_a_twin_on_another_model_of_gpu(capsys):
+    # One layout with four replicas and with one.
+    whole = "h100/llama3-8b/tp1-pp2-dp4_mb1-gb32-bf16-zero1-compiled-torch_"
+    twin = "h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9"
+    assert main(["twin", "--cell", whole, "--against", twin]) == 1
+    assert "GPU: H200 in the twin, H100 in" in capsys.readouterr().err
+
+
 def test_experts_keep_their_replicas():
     training = replace(TRAINING, routing="balanced")
     twin = twin_of(side("mixtral-8x7b", training, pp=4, dp=8, ep=8), 16)

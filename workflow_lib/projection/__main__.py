@@ -231,7 +231,8 @@ def _side(sweeps: Views, part: str) -> twins.Side:
             + "".join(f"\nleft out: {mistake}" for mistake in sweeps.mistakes)
         )
     (cell,) = cells.values()
-    return twins.Side(cell.model, cell.degrees, cell.training)
+    hardware = cell.hardware
+    return twins.Side(cell.model, cell.degrees, cell.training, hardware.gpu or hardware.platform)
 
 
 if __name__ == "__main__":

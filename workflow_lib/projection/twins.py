@@ -60,6 +60,10 @@ _OF_TRAININGS = (
     ("routing", "routing"),
     ("compile", "compilation"),
     ("workload", "workload"),
+    ("lora_rank", "rank of adapters"),
+    ("generated_tokens", "generated tokens"),
+    ("backend", "backend"),
+    ("trainer", "trainer"),
 )
 
 
@@ -70,6 +74,8 @@ class Side:
     model: Model
     degrees: Degrees
     training: Training
+    #: the model of GPU that it is to run on; "" if that was not asked
+    gpu: str = ""
 
     @property
     def micro_batches(self) -> int:
@@ -104,6 +110,8 @@ def refusals(twin: Side, whole: Side) -> Iterator[str]:
     ):
         for field, name in fields:
             yield from _other(name, getattr(a, field), getattr(b, field))
+    yield from _other("GPU", twin.gpu, whole.gpu)
+    yield from _other("limits of GPUs", _limits(twin), _limits(whole))
     yield from _other("number of micro-batches", twin.micro_batches, whole.micro_batches)
     yield from _other("layers of the stages", _stages(twin), _stages(whole))
     if twin.degrees.pp > whole.degrees.pp:
@@ -125,6 +133,12 @@ def _in_rounds(of: Degrees, pp: int, micro_batches: int) -> bool:
 def _other(name: str, of_twin: object, of_whole: object) -> Iterator[str]:
     if of_twin != of_whole:
         yield f"{name}: {of_twin} in the twin, {of_whole} in the whole"
+
+
+def _limits(side: Side) -> list[list[int]]:
+    """The distinct limits of power and of clocks that a cell sets on its GPUs."""
+    of = side.training
+    return [sorted(set(of.power_limits_w)), sorted(set(of.clock_limits_mhz))]
 
 
 def _stages(side: Side) -> tuple[int, ...]:
@@ -179,6 +193,7 @@ def twin_of(whole: Side, gpus: int) -> Side:
         dataclasses.replace(whole.model, name=f"{whole.model.name}-{layers}-layers", layers=layers),
         degrees,
         dataclasses.replace(whole.training, global_batch_size=sequences),
+        whole.gpu,
     )
 
 
