@@ -75,6 +75,17 @@ def test_a_slow_and_a_hot_gpu_are_named_and_no_other(tmp_path):
     assert slowest["clock_effect_low"] < math.log(0.95) < slowest["clock_effect_high"]
 
 
+def test_a_clock_is_below_others_by_a_share_of_theirs(tmp_path):
+    # One of two H100 of a host was at 345 of 1980 MHz: 82.6 % below, and the other 474 % above it.
+    for number in range(3):
+        job(tmp_path / "deep", f"job{number}", [("n1", 0, 345.0, 60.0), ("n1", 1, 1980.0, 60.0)])
+        job(tmp_path / "nearly", f"job{number}", [("n1", 0, 905.0, 60.0), ("n1", 1, 1000.0, 60.0)])
+    table = jobs.lines_of(jobs.survey(tmp_path / "deep", BEHIND))[0].splitlines()
+    assert [line.split()[3] for line in table[2:]] == ["-82.6", "+473.9"]
+    assert not any(row["slow"] for row in jobs.survey(tmp_path / "nearly", 0.099).rows)
+    assert any(row["slow"] for row in jobs.survey(tmp_path / "nearly", 0.09).rows)
+
+
 def test_two_jobs_give_no_interval_and_no_verdict(tmp_path):
     of_jobs(tmp_path, 2)
     assert {row["slow"] for row in jobs.survey(tmp_path, BEHIND).rows} == {None}

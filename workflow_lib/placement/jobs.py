@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -125,7 +125,7 @@ def _row(
         "temperature_effect_c": fmean(temperatures),
         "temperature_effect_low_c": warmth and warmth.low,
         "temperature_effect_high_c": warmth and warmth.high,
-        "slow": clock and clock.high < -behind,
+        "slow": clock and math.expm1(clock.high) < -behind,
         "hot": warmth and warmth.low > HOT_C,
     }
 
@@ -143,8 +143,8 @@ def lines_of(fleet: Fleet) -> list[str]:
             "node": row["node"],
             "GPU": str(row["gpu"]),
             "jobs": str(row["jobs"]),
-            "clock, %": _with_interval(row, "clock_effect", 100.0),
-            "warmer, °C": _with_interval(row, "temperature_effect", 1.0, "_c"),
+            "clock, %": _with_interval(row, "clock_effect", _percent),
+            "warmer, °C": _with_interval(row, "temperature_effect", float, "_c"),
             "surely": " ".join(word for word in ("slow", "hot") if row[word]),
             "UUID": row["gpu_uuid"],
         }
@@ -170,9 +170,16 @@ def lines_of(fleet: Fleet) -> list[str]:
     return lines
 
 
-def _with_interval(row: Mapping[str, Any], name: str, scale: float, unit: str = "") -> str:
-    middle = f"{scale * row[name + unit]:+.1f}"
+def _percent(effect: float) -> float:
+    """By how many percent a clock is above others, of the logarithm of their ratio."""
+    return 100 * math.expm1(effect)
+
+
+def _with_interval(
+    row: Mapping[str, Any], name: str, shown: Callable[[float], float], unit: str = ""
+) -> str:
+    middle = f"{shown(row[name + unit]):+.1f}"
     low, high = row[f"{name}_low{unit}"], row[f"{name}_high{unit}"]
     if low is None:
         return middle
-    return f"{middle} ({scale * low:+.1f} to {scale * high:+.1f})"
+    return f"{middle} ({shown(low):+.1f} to {shown(high):+.1f})"
