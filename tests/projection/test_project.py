@@ -138,6 +138,13 @@ def test_every_candidate_spreads_over_all_gpus_and_takes_the_whole_batch():
         assert each.layout.tokens == 512 * 8192
 
 
+def test_groups_of_tensor_parallelism_divide_the_gpus_that_a_job_has_on_each_node():
+    # 12 GPUs are six on each of two nodes, which groups of four do not divide. Nine are not spread.
+    assert {each.degrees.tp for each in candidates(MODEL, MACHINE, 12, 384)} == {1, 2}
+    assert {each.degrees.tp for each in candidates(MODEL, MACHINE, 24, 384)} == {1, 2, 4, 8}
+    assert list(candidates(MODEL, MACHINE, 9, 360)) == []
+
+
 def test_every_stage_of_zero_that_differs_is_a_candidate():
     every = list(candidates(MODEL, MACHINE, 16, 512))
     found = dict(zip(labels([each.row for each in every]), every, strict=True))

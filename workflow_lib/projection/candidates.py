@@ -98,8 +98,11 @@ def _able(degrees: Degrees, compiled: Training, model: Model) -> Training | None
 
 
 def _degrees(model: Model, machine: Machine, gpus: int) -> Iterator[Degrees]:
+    nodes = -(-gpus // machine.gpus_per_node)
+    if gpus % nodes:
+        return  # a job has as many ranks on each node
     for tp in _TENSOR:
-        if tp > machine.gpus_per_node or gpus % tp or model.kv_heads % tp:
+        if gpus // nodes % tp or model.kv_heads % tp:
             continue
         for pp in _PIPELINES:
             if (gpus // tp) % pp or model.layers % pp:

@@ -160,8 +160,8 @@ def project(
     if not tried:
         raise RecordError(
             f"{model.name} has no layout on {counted(gpus, 'GPU')} with a batch of "
-            f"{counted(global_batch, 'sequence')}: use a number of GPUs, or a batch, that "
-            "tp × pp × dp can divide"
+            f"{counted(global_batch, 'sequence')}: use a number of GPUs that nodes of "
+            f"{machine.gpus_per_node} share evenly, or a batch, that tp × pp × dp can divide"
         )
     known = levels(stack.runs, machine.gpu)
     projected = predicted(tried, platform, stack, known, model, tokens)
