@@ -26,7 +26,6 @@ from workflow_lib.records.nodes import TelemetryStart
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import Field, RecordError, open_file, read_header, read_row
 from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES
-from workflow_lib.records.whole_files import error_text
 from workflow_lib.status import RunStatus
 
 #: how old a reading may be: the sampler writes once a second, but a shared file system may be slow,
@@ -131,22 +130,21 @@ class Watcher:
     def look(self, now_unix_s: float) -> Snapshot:
         """The state of all runs now. A damaged file becomes a problem of the snapshot; other runs
         are still read."""
-        problems: list[str] = []
-        try:
-            planned = self._planned()
-        except (RecordError, OSError) as error:
-            planned = set()
-            problems.append(error_text(error))
+        planned, problems = self._planned()
         read = functools.partial(self._run, now_unix_s)
         runs, unreadable = status.read_runs(self._root, planned, read)
         return Snapshot(now_unix_s, tuple(runs), (*problems, *unreadable))
 
-    def _planned(self) -> set[tuple[str, int]]:
+    def _planned(self) -> tuple[set[tuple[str, int]], list[str]]:
+        """The runs of all plans, and why some plans cannot be read."""
         plans = status.plans_of(self._root)
         marks = [(path, _mark(path)) for path in plans]
-        if marks != self._plans[0]:
-            self._plans = (marks, status.planned_runs(plans))
-        return self._plans[1]
+        if marks == self._plans[0]:
+            return self._plans[1], []
+        planned, problems = status.planned_by_any(plans)
+        # One that could not be read may be readable next time.
+        self._plans = (None if problems else marks, planned)
+        return planned, problems
 
     def _run(
         self, now_unix_s: float, cell: str, run: int, directory: Path, planned: bool

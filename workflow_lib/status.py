@@ -77,13 +77,7 @@ class RunStatus:
 def find(root: Path) -> tuple[list[RunStatus], list[str]]:
     """Every run of the results directory ``root``: planned ones, and those on disk; and what cannot
     be read of plans and of runs that are therefore left out."""
-    planned: set[tuple[str, int]] = set()
-    problems = []
-    for plan in plans_of(root):
-        try:
-            planned |= planned_runs([plan])
-        except (RecordError, OSError) as error:
-            problems.append(error_text(error))
+    planned, problems = planned_by_any(plans_of(root))
     runs, unreadable = read_runs(root, planned, status)
     return runs, problems + unreadable
 
@@ -118,6 +112,18 @@ def planned_runs(plans: Sequence[Path]) -> set[tuple[str, int]]:
         if row["feasible"]
         for run in results.run_numbers(row["repeats"], row["profiled_steps"])
     }
+
+
+def planned_by_any(plans: Iterable[Path]) -> tuple[set[tuple[str, int]], list[str]]:
+    """The runs that the readable ones of plans ask for; and why the others cannot be read."""
+    planned: set[tuple[str, int]] = set()
+    problems = []
+    for plan in plans:
+        try:
+            planned |= planned_runs([plan])
+        except (RecordError, OSError) as error:
+            problems.append(error_text(error))
+    return planned, problems
 
 
 def runs_on_disk(root: Path) -> set[tuple[str, int]]:

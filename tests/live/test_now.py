@@ -10,10 +10,13 @@ import pytest
 
 from tests.analysis.synthetic_run import START, Run, cell
 from tests.live.running import CELL, NOW, paths_of, write
+from workflow_lib import results
 from workflow_lib.live import FRESH_S, GpuNow, RunNow, Watcher, newest_rows, node_now
 from workflow_lib.records import bounds
 from workflow_lib.records.reading import RecordError
+from workflow_lib.records.tables import PLAN
 from workflow_lib.records.telemetry_columns import GPU_SAMPLES
+from workflow_lib.table_files import table, write_table
 
 
 def look(root: Path, now: float = NOW) -> dict[int, RunNow]:
@@ -115,6 +118,21 @@ def test_a_damaged_run_is_a_problem_and_hides_no_other(tmp_path):
     assert [run.status.run for run in seen.runs] == [2, 3]
     (problem,) = seen.problems
     assert "node1.csv: 3 fields" in problem
+
+
+def test_a_damaged_plan_is_a_problem_and_hides_the_runs_of_no_other(tmp_path):
+    row = {column.name: None for column in PLAN}
+    planned = {**row, "cell": CELL, "repeats": 2, "profiled_steps": 0, "feasible": True}
+    whole, torn = (results.sweep_paths(tmp_path, name).plan for name in ("whole", "torn"))
+    write_table(table([planned], PLAN), whole)
+    torn.parent.mkdir(parents=True)
+    torn.write_bytes(b"PAR1")
+    watcher = Watcher(tmp_path)
+    for _ in range(2):
+        seen = watcher.look(NOW)
+        assert [run.status.run for run in seen.runs] == [1, 2]
+        (problem,) = seen.problems
+        assert str(torn) in problem
 
 
 def test_what_has_ended_is_read_again_only_when_its_outcome_changes(tmp_path):
