@@ -12,7 +12,7 @@ from tests.report.full_matrix import identity, run_row
 from tests.texts import lacking, numbers
 from workflow_lib import table_files
 from workflow_lib.cells import hardware_of
-from workflow_lib.projection import planned
+from workflow_lib.projection import planned, project_page
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.candidates import batch, candidates, considered
 from workflow_lib.projection.collecting import collect
@@ -30,7 +30,15 @@ from workflow_lib.projection.project import (
     recommended,
     table,
 )
-from workflow_lib.projection.project_page import FABRICS, _number, meter, replicas, verdict
+from workflow_lib.projection.project_page import (
+    FABRICS,
+    _number,
+    fastest_by_gpus,
+    figures,
+    meter,
+    replicas,
+    verdict,
+)
 from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.labels import labels
 from workflow_lib.records.reading import RecordError
@@ -192,6 +200,17 @@ def test_a_batch_has_four_mebi_tokens_and_a_sequence_a_gpu():
     assert batch(MODEL, 16) == 4 * 2**20 // 8192
     assert batch(MODEL, 8192) == 8192
     assert batch(MODEL, 16, 48) == 48
+
+
+def test_the_figure_over_gpus_has_the_batch_that_was_asked_for(monkeypatch):
+    monkeypatch.setattr(project_page, "MOST_GPUS", 64)
+    lines = fastest_by_gpus(MODEL, MACHINE, "h200", 1e12, own_stack(), 32)
+    assert {line.candidate.layout.tokens for line in lines} == {32 * 8192}
+    (ranked, *_) = of_gpus(16, batch=32)
+    (drawn,) = (line for line in lines if line.candidate.layout.gpus == 16)
+    assert drawn.step_time_s == ranked.step_time_s
+    (entry,) = figures(lines, {"a": [], "b": []}, "a model")
+    assert "A step has 32 sequences." in entry.caption
 
 
 def test_layouts_that_fit_come_first_and_the_fastest_of_them(projected):

@@ -147,7 +147,7 @@ def _project(chosen: argparse.Namespace) -> None:
         name: replicas(first, chosen.platform, stack, rate) for name, rate in FABRICS.items()
     }
     basis = basis_of(first, stack, levels(stack.runs, machine.gpu), chosen.platform)
-    lines = fastest_by_gpus(*asked, chosen.tokens, stack)
+    lines = fastest_by_gpus(*asked, chosen.tokens, stack, chosen.batch)
     entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
     at_meter = meter(first, facility) if recommended(rows) else ""
     title = f"{model.name} on {counted(chosen.gpus, 'GPU')} of {chosen.platform}"

@@ -50,15 +50,21 @@ Lines = Mapping[str, Sequence[Projected]]
 
 
 def fastest_by_gpus(
-    model: Model, machine: Machine, platform: str, tokens: float, stack: OwnStack
+    model: Model,
+    machine: Machine,
+    platform: str,
+    tokens: float,
+    stack: OwnStack,
+    wanted: int | None = None,
 ) -> list[Projected]:
     """The layout that surely fits and has the fastest median, on each number of GPUs from one node
-    on, doubling; numbers on which none fits are left out."""
+    on, doubling; numbers on which none fits are left out. ``wanted`` is the sequences of a step;
+    else they are those of :func:`workflow_lib.projection.candidates.batch`."""
     fastest: list[Projected] = []
     known = levels(stack.runs, machine.gpu)
     gpus = machine.gpus_per_node
     while gpus <= MOST_GPUS:
-        tried = list(candidates(model, machine, gpus, batch(model, gpus)))
+        tried = list(candidates(model, machine, gpus, batch(model, gpus, wanted)))
         rows = predicted(tried, platform, stack, known, model, tokens)
         rows.sort(key=lambda row: row.step_time_s)
         fastest += itertools.islice((row for row in rows if row.candidate.fits == "yes"), 1)
@@ -95,11 +101,14 @@ def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[Fi
     bands = "Lines are medians, bands 50 % and 90 % intervals. "
     entries = []
     if len(lines) > 1:
+        batches = sorted({line.candidate.training.global_batch_size for line in lines})
+        of_step = " to ".join(f"{size:,}" for size in (*batches[:1], *batches[1:][-1:]))
         entries.append(
             FigureEntry(
                 stem="fastest-medians",
                 title=f"{subject}: the layout with the fastest median on each number of GPUs",
-                caption=bands + "Other layouts may be as fast. Energy is the GPUs'.",
+                caption=f"A step has {of_step} sequences. {bands}"
+                "Other layouts may be as fast. Energy is the GPUs'.",
                 draw=partial(_draw, {"fastest median": lines}, f"{subject}: fastest medians"),
             )
         )
