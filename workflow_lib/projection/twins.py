@@ -62,6 +62,7 @@ _OF_TRAININGS = (
     ("workload", "workload"),
     ("lora_rank", "rank of adapters"),
     ("generated_tokens", "generated tokens"),
+    ("fp8_recipe", "recipe of fp8"),
     ("backend", "backend"),
     ("trainer", "trainer"),
 )
