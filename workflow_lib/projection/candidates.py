@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -79,22 +78,13 @@ def _listed(values: Sequence[object]) -> str:
 
 
 def candidates(model: Model, machine: Machine, gpus: int, global_batch: int) -> Iterator[Candidate]:
-    """Every layout of :func:`considered` that the torch backend can run, whether or not it fits
-    into memory. Layers are compiled unless they cannot be."""
+    """Every layout of :func:`considered` that the torch backend can run, compiled, whether or not
+    it fits into memory."""
     for degrees in _degrees(model, machine, gpus):
-        for compiled in _trainings(degrees, global_batch, model):
-            training = _able(degrees, compiled, model)
-            if training is not None:
+        for training in _trainings(degrees, global_batch, model):
+            if capabilities.refusal(degrees, training, model) is None:
                 layout = own_layout(model, degrees, training, machine)
                 yield Candidate(model, degrees, training, layout)
-
-
-def _able(degrees: Degrees, compiled: Training, model: Model) -> Training | None:
-    """The training, without compilation if it cannot run with it; None if it cannot run at all."""
-    for training in (compiled, dataclasses.replace(compiled, compile=False)):
-        if capabilities.refusal(degrees, training, model) is None:
-            return training
-    return None
 
 
 def _degrees(model: Model, machine: Machine, gpus: int) -> Iterator[Degrees]:

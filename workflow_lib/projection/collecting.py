@@ -9,7 +9,7 @@ from statistics import median
 import polars as pl
 
 from workflow_lib import table_files
-from workflow_lib.projection.layouts import NOT_FITTED
+from workflow_lib.projection.layouts import FITTED
 from workflow_lib.projection.machines import WHOLE_LIMIT, published_machine
 from workflow_lib.projection.own_runs import NAMES, OwnRun
 from workflow_lib.records.tables import RUNS
@@ -48,11 +48,8 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
         done = runs.filter(
             (pl.col("outcome") == "completed")
             & pl.col("step_time_s").is_not_null()
-            & (pl.col("workload") == "pretrain")
             & ~pl.col("simulated")
-            & (pl.col("precision") == "bf16")
-            & pl.all_horizontal(pl.col(name) == only for name, only in NOT_FITTED.items())
-            & (pl.col("backend") == "torch")
+            & pl.all_horizontal(pl.col(name) == only for name, only in FITTED.items())
             & (pl.col("compile") | (pl.col("experts") > 0) | (pl.col("zero_stage") < 2))
             & (pl.col("routing").fill_null("dropless") == "dropless")
             & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)

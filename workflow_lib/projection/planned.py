@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
 from workflow_lib.projection.kinds import Widths
-from workflow_lib.projection.layouts import NOT_FITTED, Layout, own_layout
+from workflow_lib.projection.layouts import FITTED, Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_stack import shipped_stack
 from workflow_lib.records.cell import Cell
@@ -57,18 +57,16 @@ def step_time(cell: Cell) -> StepTime | None:
 
 
 def layout(cell: Cell) -> Layout | None:
-    """Of a cell that pretrains in bf16; None of any other, and where too little is known of its
-    GPU. None as well with context parallelism, a zero-bubble schedule, or limits of power or
-    clocks, which no fitted run of this workflow has. None on emulated nodes or links, which no
-    machine has."""
+    """Of a cell with what all fitted runs have; None of any other, and where too little is known
+    of its GPU. None as well with limits of power or clocks, and on emulated nodes or links, which
+    no machine has."""
     training = cell.training
     if cell.emulated is not None:
         return None
-    if training.workload != "pretrain" or training.precision != "bf16":
-        return None
     if training.sets_limits:
         return None
-    if any(getattr(cell.degrees, name) != only for name, only in NOT_FITTED.items()):
+    options = {**vars(cell.degrees), **vars(training)}
+    if any(options[name] != only for name, only in FITTED.items()):
         return None
     machine = hardware_machine(cell.hardware)
     if isinstance(machine, str):
