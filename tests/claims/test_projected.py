@@ -1,5 +1,6 @@
 """Claims by projection: of planned cells on several nodes, and never among what was measured."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,10 +8,12 @@ import pytest
 from tests import shipped
 from tests.claims.made import ledger
 from tests.comparison.sides import side
+from workflow_lib.cells import expand_study
 from workflow_lib.claims import page, projected
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import cells_of
+from workflow_lib.study import Files
 
 FASTER = {
     "measure": "tokens_per_s",
@@ -23,8 +26,22 @@ FASTER = {
 
 @pytest.fixture(scope="module")
 def planned():
+    """By torch: of DeepSpeed, which these sweeps would take, nothing is projected."""
+    study = shipped.study()
+    by_torch = {}
+    for name in ("parallelism", "evidence-llama3-8b", "mi250-counterpart"):
+        spec = study.sweeps[name]
+        training = spec.training.model_copy(update={"backend": "torch"})
+        by_torch[name] = spec.model_copy(update={"training": training})
+    sweeps = expand_study(dataclasses.replace(study, sweeps=Files(by_torch)))
     names = ("parallelism-h100", "parallelism-h200", "evidence-llama3-8b", "mi250-counterpart")
-    return cells_of(shipped.sweeps()[name] for name in names)
+    return cells_of(sweeps[name] for name in names)
+
+
+def test_of_deepspeed_s_cells_nothing_is_projected():
+    of_study = cells_of([shipped.sweeps()["parallelism-h200"]])
+    backends = {row["backend"] for row in of_study.rows}
+    assert backends <= {"torch"}
 
 
 def test_only_cells_of_several_nodes_whose_gpu_was_ever_fitted_are_projected(planned):
