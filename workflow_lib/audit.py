@@ -249,10 +249,15 @@ class Audit:
             self._clocks[node] = Clock(self.files.record(f"steps/clock-{node}.json"))
         return self._clocks[node]
 
-    def _steps_of(self, name: str, clock: Clock) -> Iterator[tuple[int, Span, Row]]:
-        """A rank's measured steps: number, begin and end by rank 0's clock, and row."""
+    def _rows_of(self, name: str) -> list[Row]:
         if (rows := self.files.rows(name)) is None:
             raise DamagedError(f"{name} is missing")
+        return rows
+
+    def _steps_of(
+        self, rows: list[Row], name: str, clock: Clock
+    ) -> Iterator[tuple[int, Span, Row]]:
+        """A rank's measured steps: number, begin and end by rank 0's clock, and row."""
         latest = -math.inf
         for row in rows:
             start, end = (needed(row, f"{at}_unix_s", name) for at in ("started", "ended"))
@@ -274,8 +279,9 @@ class Audit:
         tokens: dict[int, float] = {}
         anew = ""
         for name in measured["steps"]:
-            anew = anew or _begins_anew(self.files.rows(name) or [], name)
-            for step, span, row in self._steps_of(name, Clock(None)):
+            rows = self._rows_of(name)
+            anew = anew or _begins_anew(rows, name)
+            for step, span, row in self._steps_of(rows, name, Clock(None)):
                 spans.setdefault(step, []).append(span)
                 counts[step] = int(number(row, "steps", name) or 1)
                 told = number(row, "tokens", name)
@@ -328,7 +334,7 @@ class Audit:
             replica = record.get("dp_rank")
             of_replica = tokens.setdefault(rank if replica is None else replica, {})
             measured = []
-            for step, span, row in self._steps_of(name, self._clock(node)):
+            for step, span, row in self._steps_of(self._rows_of(name), name, self._clock(node)):
                 measured.append(step)
                 spans.setdefault(step, []).append(span)
                 of_replica[step] = needed(row, "tokens", name)
