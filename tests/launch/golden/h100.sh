@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 2463471c4de10fd34d4c251756010241581773ddb7d90287fd8c520fa002a418
+# sha256 of all lines below: 63a937a39364bc3f2280aee0c475c52980578911837511a394036a066d5d149e
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h100:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=267
+#SBATCH --time=60
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

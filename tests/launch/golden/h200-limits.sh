@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: fae868455b1a2303dd0371274951221c476b93f1f91751bcd28411ccfb357270
+# sha256 of all lines below: ad93fcfd113b5278ff15478483e1f53658255fd3163a92a3d952711cc4349bcc
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=69
+#SBATCH --time=74
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 
