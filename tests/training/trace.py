@@ -82,9 +82,16 @@ def watch_experts(events: Events) -> None:
         return finished
 
     expert_exchange.start_exchange = started
-    for name in ("gate", "gate_gradients"):
-        tell = told(getattr(expert_exchange, name), lambda *_, name=name: events.append((name, "")))
-        setattr(expert_exchange, name, tell)
+    kernels = expert_exchange.pointwise
+
+    def watched(compiled: bool) -> tuple[Any, ...]:
+        names = ("gate", "gate_gradients")
+        return tuple(
+            told(kernel, lambda *_, name=name: events.append((name, "")))
+            for name, kernel in zip(names, kernels(compiled), strict=True)
+        )
+
+    expert_exchange.pointwise = watched
 
 
 def gathers(one: Cell, mesh: meshes.Mesh, engine: TorchEngine) -> Events:
