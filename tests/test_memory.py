@@ -190,6 +190,21 @@ def test_what_fits_has_room_for_the_estimates_error():
     assert {size: estimate.fits(size) for size in borders} == borders
 
 
+def test_what_fits_is_judged_by_the_rank_that_needs_the_most(monkeypatch):
+    # The driver counts 100 GB on rank 0, which could do with 60. Rank 1 needs 85 in any case.
+    ranks = [
+        memory.MemoryEstimate(57e9, 0, 0, runtime=3e9, cached=40e9),
+        memory.MemoryEstimate(82e9, 0, 0, runtime=3e9, cached=5e9),
+    ]
+    monkeypatch.setattr(memory, "_training", lambda *of_rank: ranks[of_rank[-1]])
+    estimate = memory.estimate(MODEL, Degrees(pp=2), training())
+    # 85 GB less 5 % are 80.95; 100 GB and 5 % are 105.
+    borders = {80e9: "no", 82e9: "perhaps", 104e9: "perhaps", 105e9: "yes"}
+    assert {size: estimate.fits(size) for size in borders} == borders
+    assert (estimate.total, estimate.with_room) == (85e9, 100e9)
+    assert estimate.arithmetic() == "weights 82.0 + runtime 3.0"
+
+
 def test_freed_gradients_stay_with_the_allocator():
     parameters = 8 * 218112000 + 2 * 128256 * 4096 + 4096
 

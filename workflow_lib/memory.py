@@ -7,7 +7,7 @@ the CUDA context and communicators, and blocks that torch's allocator keeps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from workflow_lib import activation_memory as activations
@@ -123,10 +123,17 @@ class MemoryEstimate:
 
 def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstimate:
     """Estimate the peak of the fullest rank. All pipeline ranks are tried, because
-    stages differ."""
+    stages differ.
+
+    One rank may need the most, and the driver count the most on another whose allocator keeps more.
+    The terms are those of the rank that needs the most, and ``cached`` is what the driver's highest
+    count adds to them.
+    """
     of_workload = _generating if training.workload == "inference" else _training
-    ranks = (of_workload(model, degrees, training, rank) for rank in range(degrees.pp))
-    return max(ranks, key=lambda estimated: estimated.with_room)
+    ranks = [of_workload(model, degrees, training, rank) for rank in range(degrees.pp)]
+    neediest = max(ranks, key=lambda rank: rank.total)
+    more = max(rank.with_room for rank in ranks) - neediest.with_room
+    return replace(neediest, cached=neediest.cached + more)
 
 
 def _runtime_bytes(degrees: Degrees) -> float:
