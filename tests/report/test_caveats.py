@@ -4,7 +4,13 @@ settings of the allocator."""
 import pytest
 
 from tests.comparison.sides import known, measured
-from workflow_lib.report.caveats import allocators_set, energy_errors, short_memory
+from workflow_lib.records.reasons import Reason, missing
+from workflow_lib.report.caveats import (
+    allocators_set,
+    capped_below_limit,
+    energy_errors,
+    short_memory,
+)
 
 from .pages import build
 from .sweep import Planned
@@ -37,6 +43,15 @@ def test_runs_under_pressure_are_counted_with_the_worst_of_them():
         assert part in told
     quiet, runs = measured(known(), memory_pressure=[False, None])
     assert short_memory([quiet], ["tp2-pp16"], runs) == ()
+
+
+def test_why_bursts_are_not_known_is_what_completed_runs_say():
+    cell, runs = measured(known(), throttle_power_share=[0.95] * 2, power_of_limit_share=[0.9] * 2)
+    why = missing({"at_power_limit_share": Reason("never_at_limit")})
+    failed = missing({"at_power_limit_share": Reason("not_completed", outcome="timeout")})
+    runs = [{**runs[0], **failed, "outcome": "timeout"}, {**runs[1], **why}]
+    (told,) = capped_below_limit([cell], ["tp2-pp16"], runs)
+    assert "is not known: power never came within 5 % of the limit" in told
 
 
 def test_settings_are_named_that_are_not_the_default_ones():

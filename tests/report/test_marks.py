@@ -43,6 +43,20 @@ def test_points_of_cells_and_runs_tell_value_unit_and_interval():
     ]
 
 
+def test_runs_that_did_not_complete_have_no_point():
+    known = identity("h200", "gpt3-175b", TP2_PP2)
+    cell = cell_row(known, tokens_per_s=(200.0, 190.0, 210.0)) | {"repeats": 3, "completed": 2}
+    # Its steps count, but it is no result, and no median has it.
+    unwatched = run_row(known, 2, tokens_per_s=90.0) | {"outcome": "telemetry_invalid"}
+    runs = (run_row(known, 1, tokens_per_s=190.0), unwatched, run_row(known, 3, tokens_per_s=210.0))
+    texts = marks(of_kind(Tables((cell,), runs, ()), "parallelism"))
+    assert [text.split(":")[0] for text in texts] == [
+        "tp2-pp2-dp2 (2/3), run 1",
+        "tp2-pp2-dp2 (2/3), run 3",
+        "tp2-pp2-dp2 (2/3)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "pattern"),
     [

@@ -106,8 +106,8 @@ def _in_words(cell: Row, name: str) -> str:
 def _why(cell: Row, runs: Sequence[Row]) -> Reason:
     reasons = (
         Reason.of_row(run).get("at_power_limit_share")
-        for run in runs
-        if run["cell"] == cell["cell"] and run["at_power_limit_share"] is None
+        for run in completed_runs_of(cell, runs)
+        if run["at_power_limit_share"] is None
     )
     return next(filter(None, reasons), Reason("no_reason"))
 

@@ -169,8 +169,8 @@ def parallelism_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) 
     """Draw cells of one model within :func:`style.styled`.
 
     ``cells`` and ``runs`` are rows of CELLS and RUNS. A filled marker is the median over completed
-    runs, with its interval. A small dot is one of several runs. A cell that did not complete is a
-    hatched band with the reason. A missing measure is marked "no data". A panel without any value
+    runs, with its interval. A small dot is one of several of these. A cell that did not complete is
+    a hatched band with the reason. A missing measure is marked "no data". A panel without any value
     is left out. Raises ValueError if no panel has a value.
     """
     ordered = list(cells)
@@ -289,11 +289,11 @@ def _draw_runs(
     runs: Sequence[Row],
     shift: float,
 ) -> None:
-    """Draw a small dot for each run of cells with several runs."""
+    """Draw a small dot for each completed run of cells with several of these."""
     places = {cell["cell"]: place for place, cell in have if cell["completed"] > 1}
     measure = MEASURES[series.measure]
     points = []
-    for run in runs:
+    for run in filter(completed, runs):
         if run["cell"] in places and run[series.measure] is not None:
             place, value = places[run["cell"]], run[series.measure]
             points.append((place + shift + 0.2, value))
