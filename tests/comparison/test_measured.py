@@ -68,6 +68,20 @@ def test_the_interval_is_that_of_runs_apart(sides):
     assert (low, high) == pytest.approx([math.exp(expected.low), math.exp(expected.high)], abs=1e-4)
 
 
+def test_a_measure_that_a_run_lacks_is_there_with_the_reason(sides):
+    path = sides[1] / "1" / "measured.json"
+    record = json.loads(path.read_text("utf-8"))
+    del record["values"]["energy_per_step_j"]
+    record["missing"] = {"energy_per_step_j": "energy_not_covered"}
+    path.write_text(json.dumps(record), encoding="utf-8")
+    text = measured.compare(*sides)
+    assert "\nJ/step        not compared: energy not covered in 1 of 3 runs of B\n" in text
+    # No run of either side has this one, and records of this test do not say why.
+    lacking = "no reason in 3 of 3 runs of A; no reason in 3 of 3 runs of B"
+    assert f"\nJ/token       not compared: {lacking}\n" in text
+    assert set(rows(text)) == {"s/step"}
+
+
 def test_one_run_a_side_has_no_interval(tmp_path):
     write_run(tmp_path / "a", 0.8, 100.0)
     write_run(tmp_path / "b", 0.4, 200.0)

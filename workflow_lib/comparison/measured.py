@@ -76,7 +76,9 @@ def compare(a: Path, b: Path) -> str:
     lines += ["", f"{'':14}{'A':>12}{'B':>12}{'A/B':>9}   95 % interval"]
     for measure, unit in MEASURES.items():
         of_a, of_b = ([run["values"].get(measure) for run in side] for side in sides)
-        if None not in (*of_a, *of_b):
+        if None in (*of_a, *of_b):
+            lines.append(f"{unit:14}not compared: {_lacking(measure, sides)}")
+        else:
             lines.append(_row(unit, of_a, of_b, lies))
     lines += ["", _note(sides, lies)]
     if sides[0][0]["simulated"]:
@@ -116,6 +118,22 @@ def _row(unit: str, a: Sequence[float], b: Sequence[float], lies: Design) -> str
     span = f"{of.low:.4f} to {of.high:.4f}" if of.coverage is not None else "not known"
     means = [sum(side) / len(side) for side in (a, b)]
     return f"{unit:14}{means[0]:>12.5g}{means[1]:>12.5g}{of.estimate:>9.4f}   {span}"
+
+
+def _lacking(measure: str, sides: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Why runs lack a measure, by the codes of their records, and how many runs of which side."""
+    reasons = []
+    for name, side in zip("AB", sides, strict=True):
+        codes = [
+            str(run["missing"].get(measure, "no_reason"))
+            for run in side
+            if run["values"].get(measure) is None
+        ]
+        reasons += [
+            f"{code.replace('_', ' ')} in {count} of {counted(len(side), 'run')} of {name}"
+            for code, count in Counter(codes).items()
+        ]
+    return "; ".join(reasons)
 
 
 def _note(sides: Sequence[Sequence[Any]], lies: Design) -> str:
