@@ -106,6 +106,19 @@ def test_idle_gpus_other_models_and_jobs_that_are_not_valid_do_not_count(tmp_pat
     assert fleet.left_out == {"no_pair": 3, "not_valid": 1, "unfinished": 1, "damaged": 2}
 
 
+def test_gpus_without_a_name_may_be_of_two_models(tmp_path):
+    # An H100 at 1980 MHz beside an A100 at 1410 MHz, whose recording has no column of names.
+    for number, name in enumerate(("", None)):
+        job(tmp_path, f"job{number}", [("n1", 0, 1980.0, 60.0), ("n1", 1, 1410.0, 60.0)])
+        path = tmp_path / f"job{number}" / "measured.json"
+        record = json.loads(path.read_text())
+        record["gpus"] = [{**gpu, "name": name} for gpu in record["gpus"]]
+        path.write_text(json.dumps(record))
+    fleet = jobs.survey(tmp_path, BEHIND)
+    assert fleet.rows == []
+    assert fleet.left_out == {"no_name": 2}
+
+
 def test_false_alarms_stay_below_what_the_coverage_allows(tmp_path):
     alarms = 0
     for seed in range(60):

@@ -36,6 +36,7 @@ LEFT_OUT = {
     "unfinished": "not summed up: it runs, or triptych conclude sums it up",
     "not_valid": "not valid",
     "no_pair": "no two GPUs of one model at work",
+    "no_name": "no two GPUs at work that are known to be of one model: not all have a name",
 }
 
 #: a node, the index of the GPU in it, and the GPU's own identity
@@ -79,7 +80,7 @@ def survey(directory: Path, behind: float) -> Fleet:
         elif run["invalid"]:
             left_out["not_valid"] += 1
         elif not of_run:
-            left_out["no_pair"] += 1
+            left_out["no_pair" if all(gpu["name"] for gpu in run["gpus"]) else "no_name"] += 1
         else:
             for slot, deviation in of_run.items():
                 deviations[slot].append(deviation)
@@ -99,7 +100,8 @@ def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, flo
     for gpu in run["gpus"]:
         slot = (gpu["node"], gpu["gpu"], gpu["uuid"] or "")
         clock, warmth = gpu["sm_clock_mean_mhz"], gpu["temperature_mean_c"]
-        if clock and warmth is not None and is_at_work(gpu):
+        # GPUs without a name may be of any models.
+        if gpu["name"] and clock and warmth is not None and is_at_work(gpu):
             of_model[gpu["name"]].append((slot, clock, warmth))
     for alike in of_model.values():
         for slot, clock, warmth in alike:
