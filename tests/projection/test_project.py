@@ -131,6 +131,28 @@ def test_no_time_is_projected_of_a_cell_unlike_all_that_were_fitted(option):
     assert planned.step_time(other) is planned.projected(other) is None
 
 
+@pytest.mark.parametrize(
+    ("degrees", "training"),
+    [
+        ({"gpu_order": (1, 0)}, {}),
+        ({"gpu_uuids": ("GPU-1", "GPU-2")}, {}),
+        ({}, {"routing": "balanced"}),
+    ],
+)
+def test_no_time_is_projected_of_what_a_layout_cannot_state(degrees, training):
+    # Another order of GPUs, or tokens that are dropped, would have the time of the plain cell.
+    cell = next(
+        each.cell for each in shipped.sweeps()["evidence-llama3-8b-x2"].cells if each.feasible
+    )
+    other = replace(
+        cell,
+        degrees=replace(cell.degrees, **degrees),
+        training=replace(cell.training, **training),
+    )
+    assert planned.step_time(cell) is not None
+    assert planned.step_time(other) is planned.projected(other) is None
+
+
 def test_a_die_has_its_share_of_its_package_s_limit_if_the_platform_states_none():
     platform = STUDY.platforms["mi250"]
     stated, known = (

@@ -9,7 +9,7 @@ from statistics import median
 import polars as pl
 
 from workflow_lib import table_files
-from workflow_lib.projection.layouts import FITTED
+from workflow_lib.projection.layouts import is_like_fitted
 from workflow_lib.projection.machines import WHOLE_LIMIT, published_machine
 from workflow_lib.projection.own_runs import NAMES, OwnRun
 from workflow_lib.records.tables import RUNS
@@ -18,12 +18,8 @@ _OF_A_CELL = tuple(
     name for name in NAMES if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
 )
 
-#: Axes that change a step's time or power and that a row cannot state, null where they are usual.
-#: An order or choice of GPUs was made for those of one host, and a projection is for any.
-_NO_COLUMN = (
-    *("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension"),
-    *("gpu_order", "gpu_uuids"),
-)
+#: of a model and its division, what a row cannot state, null where it is usual
+_NO_COLUMN = ("stage_layers", "head_dimension")
 
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
@@ -49,15 +45,13 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             (pl.col("outcome") == "completed")
             & pl.col("step_time_s").is_not_null()
             & ~pl.col("simulated")
-            & pl.all_horizontal(pl.col(name) == only for name, only in FITTED.items())
             & (pl.col("compile") | (pl.col("experts") > 0) | (pl.col("zero_stage") < 2))
-            & (pl.col("routing").fill_null("dropless") == "dropless")
             & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
-            & pl.col("emulated").is_null()
             & ~pl.col("tied_embeddings")
         )
         for cell in done.partition_by("cell", maintain_order=True):
-            of_cells.setdefault(cell["cell"][0], []).append((directory.name, cell))
+            if is_like_fitted(cell.row(0, named=True)):
+                of_cells.setdefault(cell["cell"][0], []).append((directory.name, cell))
     own_runs = [_own_run(of_cells[name]) for name in sorted(of_cells)]
     return [run for run in own_runs if run is not None]
 

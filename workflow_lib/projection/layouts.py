@@ -100,12 +100,26 @@ class Shape:
         return self.vocabulary * self.hidden
 
 
-#: what all fitted runs have, by its name in tables; of a cell with another value nothing is
-#: projected. DeepSpeed, and trainers of others, take other times for the same layout.
-FITTED: Mapping[str, Any] = {
+#: What all fitted runs have, by its name in tables. DeepSpeed, and trainers of others, take other
+#: times for the same layout.
+_FITTED: Mapping[str, Any] = {
     **{"workload": "pretrain", "precision": "bf16", "backend": "torch"},
     **{"cp": 1, "schedule": "1f1b"},
 }
+#: Axes that change a step's time or power and that a layout cannot state, null where they are
+#: usual. An order or choice of GPUs was made for those of one host, and a layout is for any; no
+#: machine has emulated nodes or links.
+_UNSTATED = ("power_limits_w", "clock_limits_mhz", "gpu_order", "gpu_uuids", "emulated")
+
+
+def is_like_fitted(row: Mapping[str, Any]) -> bool:
+    """Whether a cell, a row with the columns of IDENTITY, has what all fitted runs have. Nothing is
+    projected of others, nor are they fitted. Balanced routing drops tokens."""
+    return (
+        all(row[name] == only for name, only in _FITTED.items())
+        and all(row[name] is None for name in _UNSTATED)
+        and row["routing"] in (None, "dropless")
+    )
 
 
 @dataclass(frozen=True)

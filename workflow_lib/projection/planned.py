@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
 from workflow_lib.projection.kinds import Widths
-from workflow_lib.projection.layouts import FITTED, Layout, own_layout
+from workflow_lib.projection.layouts import Layout, is_like_fitted, own_layout
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_stack import shipped_stack
+from workflow_lib.records import cell_axes
 from workflow_lib.records.cell import Cell
 
 #: how probably an interval should hold a run
@@ -58,20 +59,13 @@ def step_time(cell: Cell) -> StepTime | None:
 
 def layout(cell: Cell) -> Layout | None:
     """Of a cell with what all fitted runs have; None of any other, and where too little is known
-    of its GPU. None as well with limits of power or clocks, and on emulated nodes or links, which
-    no machine has."""
-    training = cell.training
-    if cell.emulated is not None:
-        return None
-    if training.sets_limits:
-        return None
-    options = {**vars(cell.degrees), **vars(training)}
-    if any(options[name] != only for name, only in FITTED.items()):
+    of its GPU."""
+    if not is_like_fitted(cell_axes.identity(cell)):
         return None
     machine = hardware_machine(cell.hardware)
     if isinstance(machine, str):
         return None
-    return own_layout(cell.model, cell.degrees, training, machine)
+    return own_layout(cell.model, cell.degrees, cell.training, machine)
 
 
 @dataclass(frozen=True)
