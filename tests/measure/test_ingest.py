@@ -131,21 +131,34 @@ def test_a_host_is_no_path(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "smi.csv"]
 
 
-@pytest.mark.parametrize("with_times", [True, False])
-def test_texts_of_dcgms_exporter_one_after_the_other(tmp_path, with_times):
+def in_ms(half: int) -> str:
+    return f" {1_700_000_000_000 + 500 * half}"
+
+
+def in_s(half: int) -> str:
+    return f" {1_700_000_000 + 0.5 * half:.1f}".removesuffix(".0")
+
+
+def in_s_by_go(half: int) -> str:
+    return f" {1_700_000_000 + 0.5 * half:.10e}"
+
+
+@pytest.mark.parametrize("time_of", [in_ms, in_s, in_s_by_go, None])
+def test_texts_of_dcgms_exporter_one_after_the_other(tmp_path, time_of):
     text = ""
     for half in range(41):
         for gpu, watts in ((0, 100 + half), (1, 300)):
             labels = f'gpu="{gpu}",UUID="GPU-{gpu}",modelName="NVIDIA H100",Hostname="n1"'
-            at = f" {1000_000_000_000 + 500 * half}" if with_times else ""
+            at = time_of(half) if time_of else ""
             text += "# HELP DCGM_FI_DEV_GPU_TEMP Degrees\n"
             text += f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 60{at}\n"
             text += f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} {watts}.5{at}\n"
-    told = () if with_times else ("--from", "2026/11/27 10:30:00", "--every", "0.5")
+    told = () if time_of else ("--from", "2026/11/27 10:30:00", "--every", "0.5")
     record = ingested(tmp_path, text, *told)
     assert record["values"]["energy_j"] == pytest.approx(20 * (120.5 + 300.5))
     assert (record["nodes"], record["invalid"]) == (["n1"], [])
-    assert record["limits"] == ([] if with_times else ["times_assumed"])
+    assert record["limits"] == ([] if time_of else ["times_assumed"])
+    assert record["started_unix_s"] == (1.7e9 if time_of else ingest.moment("2026/11/27 10:30:00"))
     assert [gpu["name"] for gpu in record["gpus"]] == ["NVIDIA H100"] * 2
 
 

@@ -57,9 +57,13 @@ TAGS: Mapping[str, str] = {
 _DMON = re.compile(r"\s*#\s*Entity\b")
 #: a line of the exporter's text; with a time where Prometheus federates it
 _SCRAPED = re.compile(
-    r"^(?P<name>DCGM_FI_DEV_\w+)\{(?P<labels>[^\n]*)\} (?P<value>\S+)(?: (?P<ms>\d{10,}))?\s*$",
+    r"^(?P<name>DCGM_FI_DEV_\w+)\{(?P<labels>[^\n]*)\} (?P<value>\S+)"
+    r"(?: (?P<time>\d[\d.e+]*))?\s*$",
     re.MULTILINE,
 )
+#: Times are in ms in Prometheus' text and in s in OpenMetrics, which this tells apart: it is 1973
+#: in ms and the year 5138 in s.
+_LEAST_MS = 1e11
 _ZEUS = "start_time,window_name,elapsed_time,"
 #: readings farther apart do not see how a step's power changes
 _FAR_APART_S = 1.0
@@ -125,7 +129,7 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     if text.lstrip()[:1] == "{":
         readings = _of_prometheus(lambda: json.loads(text)["data"]["result"], file)
     elif _SCRAPED.search(text):
-        has_times = all(scraped["ms"] for scraped in _SCRAPED.finditer(text))
+        has_times = all(scraped["time"] for scraped in _SCRAPED.finditer(text))
         began_s, every_s = (0.0, 0.0) if has_times else _told_times(options, "no times here")
         readings = _of_prometheus(lambda: _series_of_text(text, began_s, every_s), file)
         limits = [] if has_times else ["times_assumed"]
@@ -223,6 +227,11 @@ def moment(text: str) -> float:
     return time.mktime(time.strptime(whole, "%Y/%m/%d %H:%M:%S")) + float(f"0.{fraction or 0}")
 
 
+def _unix_s(at: float) -> float:
+    """A time of an exporter's text in s since 1970."""
+    return at / 1e3 if at >= _LEAST_MS else at
+
+
 def _series_of_text(text: str, began_unix_s: float, every_s: float) -> Iterator[Any]:
     """Scrapes of DCGM's exporter one after the other, each value as a series of query_range."""
     seen: Counter[tuple[str, str]] = Counter()
@@ -231,7 +240,7 @@ def _series_of_text(text: str, began_unix_s: float, every_s: float) -> Iterator[
         of_gpu = (scraped["name"], scraped["labels"])
         assumed_s = began_unix_s + every_s * seen[of_gpu]
         seen[of_gpu] += 1
-        at = int(scraped["ms"]) / 1e3 if scraped["ms"] else assumed_s
+        at = _unix_s(float(scraped["time"])) if scraped["time"] else assumed_s
         yield {
             "metric": {"__name__": scraped["name"], **labels},
             "values": [[at, scraped["value"]]],
