@@ -25,7 +25,7 @@ def node(name: str, *matrix_tflops: float, heat: float = 0.0) -> dict[str, Any]:
     gpus = [
         {
             **{"node": name, "gpu": number, "uuid": f"GPU-{name}-{number}", "name": "another"},
-            "throttle_shares": {"throttle_hw_thermal_s": heat},
+            "throttle_shares": {"throttle_sw_thermal_s": 0.0, "throttle_hw_thermal_s": heat},
             "values": {"matrix_tflops": value},
         }
         for number, value in enumerate(matrix_tflops)
@@ -72,6 +72,18 @@ def test_a_gpu_that_was_compared_with_none_is_not_called_fit():
 
 def test_heat_is_a_fault_of_the_node():
     assert len(preflight.judge([node("a", 700.0, 700.0, heat=0.2)], "a")) == 2
+
+
+@pytest.mark.parametrize("shares", [{}, {"throttle_hw_thermal_s": 0.0}])
+def test_heat_without_counters_is_not_called_none(shares):
+    read = dict.fromkeys(("power_mean_w", "sm_clock_mean_mhz", "temperature_max_c"))
+    record = node("a", 700.0, 700.0)
+    record["gpus"] = [{**gpu, **read} for gpu in record["gpus"]]
+    record["gpus"][1]["throttle_shares"] = shares
+    assert preflight.judge([record], "a") == []
+    *_, untold, verdict = preflight.lines_of(record, [], [record])
+    assert untold == "heat is not told of 1 GPU, without counters of throttling by it"
+    assert verdict.startswith("a: fit but for heat, ")
 
 
 def test_the_whole_way_on_a_cpu(tmp_path, capfd):

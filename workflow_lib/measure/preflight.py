@@ -53,8 +53,10 @@ KNOWN: Mapping[str, Mapping[str, float]] = {
         "slowest_peer_gb_per_s": 379.0,
     }
 }
-#: throttling of this kind, in any of the time, is a fault of the node
-_HEAT = ("throttle_sw_thermal_s", "throttle_hw_thermal_s", "throttle_power_brake_s")
+#: throttling of this kind, in any of the time, is a fault of the node; not all GPUs have a counter
+#: of the power brake
+_THERMAL = ("throttle_sw_thermal_s", "throttle_hw_thermal_s")
+_HEAT = (*_THERMAL, "throttle_power_brake_s")
 #: a share of the time in which heat may show by chance
 _LEAST_HEAT = 0.01
 
@@ -254,11 +256,14 @@ def lines_of(
         ]
         yield f"GPU {gpu['gpu']}: {', '.join(values)}"
     yield from problems
+    untold = sum(not gpu["throttle_shares"].keys() >= {*_THERMAL} for gpu in record["gpus"])
+    if untold:
+        yield f"heat is not told of {counted(untold, 'GPU')}, without counters of throttling by it"
     known = sum(gpu["name"] in KNOWN for gpu in record["gpus"])
     against = f"against {len(records)} nodes here" if len(records) > 1 else "against its own GPUs"
     models = Counter(gpu["name"] for of_node in records for gpu in of_node["gpus"])
     alone = sum(models[gpu["name"]] == 1 and gpu["name"] not in KNOWN for gpu in record["gpus"])
-    verdict = "NOT FIT" if problems else "fit"
+    verdict = "NOT FIT" if problems else "fit but for heat" if untold else "fit"
     if alone and not problems:
         verdict = f"not told of {counted(alone, 'GPU')} without another of its model"
     if known < len(record["gpus"]):
