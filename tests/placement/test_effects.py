@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.placement.made import FOUR, TWO, measured, node, pipeline_cell, square
+from workflow_lib.placement.__main__ import _draw_slots
 from workflow_lib.placement.effects import fit
 from workflow_lib.placement.readings import Measured
 from workflow_lib.placement.slots import characterise
+from workflow_lib.placement.text import slots_sentences, slots_table
 from workflow_lib.records.reading import RecordError
 
 #: standard deviations of silicon and of slots
@@ -78,6 +80,24 @@ def test_one_node_cannot_tell_slots_from_silicon_and_says_so():
 def test_gpus_that_fall_behind_are_named_and_others_are_not():
     found = characterise(measured(square(), node(0.0, 0.0, -0.06, 0.0)))
     assert [(row["node"], row["gpu"]) for row in found.behind] == [("n1", 2)]
+
+
+def test_effects_on_logarithms_are_shown_as_shares():
+    # One GPU has a quarter of the other's clock. Their (geometric) mean is twice the one and half
+    # of the other. What both have halves every hour.
+    of = measured(square(2), node(np.log(0.25), 0.0), drift_per_h=np.log(0.5), noise=0.0)
+    found = characterise(of, threshold=0.6)
+    shown = [line["clock, from the mean"].split(" (")[0] for line in slots_table(found)]
+    assert shown == ["−50.00 %", "+100.00 %"]
+    assert "−50.0 % (−50.0 to −50.0) of the clock" in " ".join(slots_sentences(found, False))
+    # It is 50 % below, which is less than 60 %, and its logarithm is −0.69.
+    assert found.behind == []
+    assert [row["gpu"] for row in characterise(of, threshold=0.49).behind] == [0]
+    (axes, _) = _draw_slots(found, "").axes
+    (points,) = [
+        line for line in axes.lines if len(line.get_ydata()) == 2 and line.get_marker() == "o"
+    ]
+    assert list(points.get_xdata()) == pytest.approx([-50.0, 100.0])
 
 
 def test_gpus_that_cannot_be_compared_are_refused():

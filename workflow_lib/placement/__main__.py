@@ -17,7 +17,7 @@ from workflow_lib.intervals.differences import Interval
 from workflow_lib.options import add_config, ends_quietly
 from workflow_lib.placement import jobs, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
-from workflow_lib.placement.effects import Place
+from workflow_lib.placement.effects import Place, as_share
 from workflow_lib.placement.readings import place_name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.placement.sweep import record
@@ -200,7 +200,8 @@ def _draw_slots(characterisation: Characterisation, marked: str) -> Figure:
     )
     figure = Figure(figsize=(style.COLUMN_IN, _REST_IN + _LINE_IN * max(len(places), 3)))
     left, right = figure.subplots(1, 2, sharey=True)
-    _points(left, places, [characterisation.clocks[place] for place in places], 100.0)
+    clocks = [as_share(characterisation.clocks[place]) for place in places]
+    _points(left, places, clocks, 100.0)
     left.axvline(-100 * characterisation.threshold, color=style.GREY, linestyle=":", linewidth=0.8)
     left.set_xlabel("clock, from the mean (%)")
     left.set_yticks(range(len(places)), labels=[place_name(place) for place in places])

@@ -89,6 +89,11 @@ def fit(
     return Effects(gpus, drift, residual, len(columns.runs))
 
 
+def as_share(effect: Interval) -> Interval:
+    """An effect on a logarithm, as a share by which the quantity is above the mean."""
+    return Interval(*(math.expm1(end) for end in (effect.estimate, effect.low, effect.high)))
+
+
 class Columns:
     """The design: a column a run, one a GPU but the last, and one a stage but the last of each
     layout; GPUs and stages sum to nothing."""

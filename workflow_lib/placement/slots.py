@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from workflow_lib.intervals.differences import Interval
-from workflow_lib.placement.effects import Apart, Effects, Place, apart, check, fit
+from workflow_lib.placement.effects import Apart, Effects, Place, apart, as_share, check, fit
 from workflow_lib.placement.readings import Measured
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.reasons import Reason, missing
@@ -32,7 +32,7 @@ class Characterisation:
     left_out: Mapping[tuple[str, ...], str]
     #: in the order of nodes and indices; see SLOTS
     rows: list[dict[str, Any]]
-    #: the threshold by which GPUs are behind
+    #: the share by which the clocks of GPUs that are behind are below
     threshold: float
 
     @property
@@ -70,7 +70,7 @@ def characterise(measured: Measured, threshold: float = BEHIND) -> Characterisat
     rows = []
     for place in sorted(clocks):
         row, reasons = _row(measured, place)
-        row["behind"] = clocks[place].high < -threshold
+        row["behind"] = as_share(clocks[place]).high < -threshold
         row |= _ends("clock", clocks[place]) | _ends("power", power[place])
         row |= _ends("temperature", temperatures[place], "_c")
         row |= _told_apart("slot", parts.slots.get(place[1]), parts.why_not, reasons)

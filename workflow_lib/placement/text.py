@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import WORTH, Advice
-from workflow_lib.placement.effects import Place
+from workflow_lib.placement.effects import Place, as_share
 from workflow_lib.placement.limits import MOST_LOST
 from workflow_lib.placement.limits import WORTH as LIMITS_WORTH
 from workflow_lib.placement.readings import place_name
@@ -53,16 +53,16 @@ def slots_table(characterisation: Characterisation) -> list[dict[str, str]]:
         place: Place = (row["node"], row["gpu"])
         line = {
             "GPU": place_name(place),
-            "clock, from the mean": percent(characterisation.clocks[place], 2),
+            "clock, from the mean": percent(as_share(characterisation.clocks[place]), 2),
             "MHz": f"{row['sm_clock_mean_mhz']:.0f}",
             "temperature, from the mean": degrees_c(characterisation.temperatures[place]),
             "°C": f"{row['temperature_mean_c']:.1f}",
-            "power, from the mean": percent(characterisation.power[place], 2),
+            "power, from the mean": percent(as_share(characterisation.power[place]), 2),
             "W": f"{row['power_mean_w']:.0f}",
         }
         if characterisation.apart.slots:
-            line["slot"] = percent(characterisation.apart.slots[row["gpu"]], 2)
-            line["silicon"] = percent(characterisation.apart.silicon[place], 2)
+            line["slot"] = percent(as_share(characterisation.apart.slots[row["gpu"]]), 2)
+            line["silicon"] = percent(as_share(characterisation.apart.silicon[place]), 2)
         lines.append(line)
     return lines
 
@@ -104,7 +104,7 @@ def slots_sentences(characterisation: Characterisation, simulated: bool) -> list
         if clocks.drift_per_h is not None and temperatures.drift_per_h is not None:
             sentences.append(
                 f"Over the runs on {', '.join(nodes)}, what GPUs have in common changed by "
-                f"{percent(clocks.drift_per_h)} of the clock and "
+                f"{percent(as_share(clocks.drift_per_h))} of the clock and "
                 f"{degrees_c(temperatures.drift_per_h)} an hour."
             )
     for nodes, why in characterisation.left_out.items():

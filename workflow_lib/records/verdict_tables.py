@@ -174,7 +174,8 @@ SLOTS = (
         ("temperature_mean_c", float, "°C", "mean over its runs of the core's mean"),
         ("above_inlet_c", float, "°C", "the same above the air at the node's inlet"),
         ("behind", bool, "",
-            "whether the whole interval of its clock's effect is below the negative threshold"),
+            "whether the whole interval of its clock's effect, as a share of the mean, is below "
+            "the negative threshold"),
     ),
     *_effect(
         "clock",
