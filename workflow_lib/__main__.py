@@ -52,6 +52,7 @@ COMMANDS = {
         "slots",
     ),
     "place": Command("placement.__main__", "whether to place a cell by its GPUs", "place"),
+    "meter": Command("meter", "how far GPUs' sensors of power are off a meter of yours"),
     "claims": Command("claims.__main__", "verdicts on claims, by sweeps"),
 }
 SHELLS = ("bash", "zsh")

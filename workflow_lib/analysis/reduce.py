@@ -258,7 +258,7 @@ def _nodes(
         recordings,
         cell.hardware,
         steps.window,
-        _before_training(paths, steps),
+        before_training(paths, steps),
         cell.telemetry.idle_baseline_s,
         steps.phases,
         by_ranks,
@@ -271,7 +271,7 @@ def _nodes(
     return sorted(nodes, key=lambda node: str(node.row["node"]))
 
 
-def _before_training(paths: RunPaths, steps: Steps) -> Window:
+def before_training(paths: RunPaths, steps: Steps) -> Window:
     """The window from the end of the cool-down, −∞ if there was none, to the first rank's start."""
     cooled = read_if_there(paths.cool_down, CoolDown)
     begin = -math.inf if cooled is None else cooled.started_unix_s + cooled.waited_s
