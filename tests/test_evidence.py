@@ -20,6 +20,7 @@ from docs import digests, evidence
 from research.pages import findings, provenance, sweeps, verdicts
 from tests.texts import edit
 from workflow_lib import audit
+from workflow_lib.feasibility import ASSUMED_AT_MOST
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.records.reasons import SENTENCES
@@ -118,6 +119,20 @@ def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt):
     # Four sweeps measured this cell, in ten runs: two of the second are those of the first.
     assert (runs["d47963b9"].runs, len(runs["d47963b9"].sweep.split())) == (10, 4)
     assert not any("emulated" in run.platform for run in runs.values())
+
+
+def test_no_step_took_longer_than_a_time_limit_by_an_assumed_one_allows_for(rebuilt):
+    times = []
+    for sweep in sorted(rebuilt.iterdir()):
+        tables = sweep / "results" / "sweeps" / sweep.name
+        plan = read_table(tables / "plan.parquet", PLAN).select(
+            "cell", "step_time_source", assumed_s="step_time_s"
+        )
+        runs = read_table(tables / "runs.parquet", RUNS).join(plan, on="cell")
+        assumed = runs.filter(pl.col("step_time_source").str.starts_with("assumed"))
+        times.extend((assumed["step_time_s"] / assumed["assumed_s"]).drop_nulls())
+    # The longest decodes one sequence on an H200, which waits for the host.
+    assert 2 < max(times) < 2.5 < ASSUMED_AT_MOST
 
 
 def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(rebuilt):

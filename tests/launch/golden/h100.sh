@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 63a937a39364bc3f2280aee0c475c52980578911837511a394036a066d5d149e
+# sha256 of all lines below: ac71f20b7feee6fab27507858e559dce229cf920ac7d667d8901a1979df4e534
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h100:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=60
+#SBATCH --time=157
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d84a1edf1fe936e611171a117671f8566d9ea9fb9703d33f85c64b2a091f22fa
+# sha256 of all lines below: 5f6896e92769b1c69ecd97c8e51018877cce99ce2ea4cbef41fa109679a2dcb7
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -18,7 +18,7 @@
 #SBATCH --cpus-per-task=12
 #SBATCH --gres=gpu:h200:8
 #SBATCH --mem=1500G
-#SBATCH --time=74
+#SBATCH --time=197
 #SBATCH --signal=B:USR2@60
 #SBATCH --no-requeue
 #SBATCH --contiguous

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: ad93fcfd113b5278ff15478483e1f53658255fd3163a92a3d952711cc4349bcc
+# sha256 of all lines below: 0f7a80782be9a9055c7e3aa5f422354194add009d10d6ed00cb20c31b59fc441
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=74
+#SBATCH --time=197
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 6a4a75bacfa103fdf6dd0ffa65322119443a4ee9a53bcce6f17eca6a1bb6059c
+# sha256 of all lines below: 62b830af5049b231a8e54896efddedd20f4e4615c67e108734271ad366ec32aa
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=74
+#SBATCH --time=197
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

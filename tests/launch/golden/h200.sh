@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: fbc01afa9580de834006853682852625ee74fb2406b5d789e07e4d4396b487cc
+# sha256 of all lines below: 7b161b9673ee72301e324f7163b7a419c22e29f9df79f2009d120935aa7e0443
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=74
+#SBATCH --time=197
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

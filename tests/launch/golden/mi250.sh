@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 122c7742e96f4d7caf3cde55cb9bae07d1185c72d9b820d29fbd533684b7d879
+# sha256 of all lines below: 25149796c7be5da89a948040d8a8da24d0ab52343e6794ddcfac59c5b504a4f2
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -14,7 +14,7 @@
 #SBATCH --gres=gpu:mi250:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=58
+#SBATCH --time=152
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 
