@@ -13,7 +13,7 @@ import csv
 import io
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ import yaml
 
 from workflow_lib.analysis.counters import counted_shares
 from workflow_lib.analysis.integrals import Floats
-from workflow_lib.analysis.recordings import Recordings, read_recordings
+from workflow_lib.analysis.recordings import read_recordings
 from workflow_lib.analysis.reduce import before_training
 from workflow_lib.analysis.steps import read_steps
 from workflow_lib.config import Meters
@@ -42,6 +42,7 @@ from workflow_lib.results import run_directory
 from workflow_lib.study import ConfigError, checked
 from workflow_lib.table_files import read_table
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 #: a column with a meter's counter of energy → how many J one of its unit is
 _COUNTERS_J = {"energy_j": 1.0, "energy_wh": 3600.0}
 #: what is left out at both ends of a window, where sensors and meters lag, and the shortest rest
@@ -67,158 +68,134 @@ class Log(NamedTuple):
 
     def mean_w(self, starts: Floats, ends: Floats) -> Floats:
         """Mean powers in W of spans (s since the epoch), NaN where the log does not reach."""
-        until_start, until_end = (
-            np.interp(at, self.times, self.energy_j, left=np.nan, right=np.nan)
-            for at in (starts, ends)
+        from_j, to_j = (
+            np.interp(at, self.times, self.energy_j, np.nan, np.nan) for at in (starts, ends)
         )
-        return (until_end - until_start) / (ends - starts)
+        return (to_j - from_j) / (ends - starts)
 
     def covers(self, start: float, end: float) -> bool:
         """Whether rows reach over a span (s since the epoch), close enough together."""
         inside = self.times[(self.times > start) & (self.times < end)]
-        longest_s = np.diff([start, *inside, end]).max()
-        whole = self.times[0] <= start and end <= self.times[-1]
-        return bool(whole and longest_s <= _LONGEST_GAP_SHARE * (end - start))
+        close = np.diff([start, *inside, end]).max() <= _LONGEST_GAP_SHARE * (end - start)
+        return bool(close and self.times[0] <= start and end <= self.times[-1])
 
 
 class Watched(NamedTuple):
     """What the sensors beside a meter read in a run together: windows, each with its start and end
     in s since the epoch and its mean in W; and seconds, each with its start and its mean."""
 
-    windows: Sequence[tuple[float, float, float]]
+    windows: Floats | Sequence[tuple[float, float, float]]
     seconds: Floats
     second_w: Floats
 
 
 class Line(NamedTuple):
     """A fit: pairs of the gain and of the offset in W, half of their 95 % intervals, and what the
-    meter's own error adds; then the windows' readings in W, ascending, and what is off the line."""
+    meter's own error adds; then the windows in words."""
 
     values: Floats
     errors: Floats
     of_meter: Floats
-    readings: Floats
-    levels: int
-    largest_residual_w: float
+    windows: str
 
 
 def read_log(path: Path) -> Log:
     """Read a meter's CSV of times, and of powers or a counter. Raises MeterError, RecordError and
     OSError."""
+    from scipy.integrate import cumulative_trapezoid
+
     text = read_bytes(path, bounds.CSV_BYTES).decode("utf-8-sig", errors="replace")
     lines = csv.reader(io.StringIO(text, newline=""))
     header = [name.strip().lower() for name in next(lines, [])]
-    time = _one_of(path, header, ("time", "unix_time_s"))
-    value = _one_of(path, header, ("power_w", *_COUNTERS_J))
-    rows = [(-math.inf, -math.inf)]
+    columns: list[str] = []
+    for names in (("time", "unix_time_s"), ("power_w", *_COUNTERS_J)):
+        found = [name for name in header if name in names]
+        if len(found) != 1:
+            raise MeterError(
+                f"{path}:1: the header is {','.join(header) or 'empty'}, expected one column of "
+                f"{', '.join(names)}; name it by its unit, and leave out the others"
+            )
+        columns += found
+    scale = _COUNTERS_J.get(columns[1])
+    rows = [[-math.inf, -math.inf]]
     for line in filter(None, lines):
         place, fields = f"{path}:{lines.line_num}", dict(zip(header, line, strict=False))
         if len(line) != len(header):
             raise MeterError(f"{place}: {len(line)} fields, expected {len(header)} as in line 1")
-        row = _number(place, time, fields[time]), _number(place, value, fields[value])
-        fell = value in _COUNTERS_J and row[1] < rows[-1][1]
-        if fell or row[0] <= rows[-1][0]:
-            name = value if fell else time
+        rows.append([_number(place, name, fields[name]) for name in columns])
+        before, now = rows[-2:]
+        fell = now[0] <= before[0], bool(scale) and now[1] < before[1]
+        if any(fell):
+            name = columns[fell.index(True)]
             raise MeterError(
                 f"{place}: {name} is {fields[name]}, expected more than in the row before; sort by "
                 "time, leave out doubled rows, and cut where a counter began anew"
             )
-        rows.append(row)
     if len(rows) < 3:
         raise MeterError(f"{path}: {len(rows) - 1} rows below the header, expected two or more")
     times, values = np.array(rows[1:]).T
-    if value in _COUNTERS_J:
-        return Log(times, (values - values[0]) * _COUNTERS_J[value])
-    return Log(times, np.cumsum([0.0, *np.diff(times) * (values[1:] + values[:-1]) / 2]))
-
-
-def _one_of(path: Path, header: Sequence[str], names: Collection[str]) -> str:
-    """The one column of a header that has one of these names."""
-    found = [name for name in header if name in names]
-    if len(found) != 1:
-        raise MeterError(
-            f"{path}:1: the header is {','.join(header) or 'empty'}, expected one column of "
-            f"{', '.join(names)}; name it by its unit, and leave out the others"
-        )
-    return found[0]
+    if scale:
+        return Log(times, (values - values[0]) * scale)
+    return Log(times, cumulative_trapezoid(values, times, initial=0))
 
 
 def _number(place: str, name: str, text: str) -> float:
     """A time in s since the epoch, or a value from 0 on."""
-    expected, number = "a number from 0 on", math.nan
     try:
         if name == "time":
-            expected = "a time with its zone, as 2026-05-03T10:00:00+00:00"
-            moment = datetime.fromisoformat(text.strip())
-            number = math.nan if moment.tzinfo is None else moment.timestamp()
+            number = (datetime.fromisoformat(text.strip()) - _EPOCH).total_seconds()
         else:
             number = float(text)
-    except ValueError:
-        pass
+    except (ValueError, TypeError):  # of a time without its zone the latter
+        number = math.nan
     if not 0 <= number < math.inf:
+        zoned = "a time with its zone, as 2026-05-03T10:00:00+00:00"
+        expected = zoned if name == "time" else "a number from 0 on"
         raise MeterError(f"{place}: {name} is {text!r}, expected {expected}, as in all rows")
     return number
-
-
-def _starts(directory: Path) -> list[TelemetryStart]:
-    """What the samplers of a run found."""
-    paths = RunPaths(directory)
-    nodes = paths.sampled_nodes()
-    return [read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes]
 
 
 def watched(directory: Path, gpu: str | None, node: str | None) -> Watched | None:
     """What the sensor of a GPU, by its UUID, or those of all GPUs of a node read in a run. None if
     the run has not their power. Raises MeterError, RecordError and OSError."""
-    paths, starts = RunPaths(directory), _starts(directory)
+    paths = RunPaths(directory)
     cell, ended = read_record(paths.cell, Cell), read_outcome(paths)
+    starts = {start.node: start for start in _starts(paths)}
     completed = ended is not None and ended.outcome is Outcome.COMPLETED
     if not completed or not starts or cell.telemetry.interleaved_rates_hz:
         return None
-    recordings = read_recordings(paths, {start.node: range(len(start.gpus)) for start in starts})
-    own = _sensors(directory, recordings, cell.hardware.gpus_per_package, gpu, node)
-    power, sensors = recordings.power_over_time, np.array(own)[:, None]
+    recordings = read_recordings(paths, {name: range(len(starts[name].gpus)) for name in starts})
+    power, own = recordings.power_over_time, []
+    for sensor in recordings.sensors(cell.hardware.gpus_per_package):
+        name, index = recordings.place(sensor)
+        if name == node or (gpu and starts[name].gpus[index].get("uuid") == gpu):
+            own.append(sensor)
+            if starts[name].simulated:
+                raise MeterError(f"{directory}: its sensors are simulated; run it on GPUs")
+            if node and starts[name].other_gpus:
+                raise MeterError(f"{directory}: it had not all GPUs; run jobs with the whole node")
     edges = power.edges("power_w")
     if not own or not edges.keys() >= set(own):
         return None
     begin = max(edges[sensor][0].start_unix_s for sensor in own)
     end = min(edges[sensor][0].end_unix_s for sensor in own)
-    steps = read_steps(paths, cell)
+    numbers, steps = np.array(own)[:, None], read_steps(paths, cell)
     idle, measured = before_training(paths, steps), steps.window
+    firsts = np.array([max(idle.start_unix_s, begin), measured.start_unix_s]) + _EDGE_S
+    lasts = np.array([idle.end_unix_s, measured.end_unix_s]) - _EDGE_S
+    joules = power.over("power_w", numbers, firsts, lasts)
     counted = counted_shares(recordings, measured)
-    shares = [counted[sensor].share or 1.0 for sensor in own]  # as energy_j, the counter's
-    windows = []
-    for start, stop, factors in (
-        (max(idle.start_unix_s, begin), idle.end_unix_s, [1.0]),
-        (measured.start_unix_s, measured.end_unix_s, shares),
-    ):
-        first, last = start + _EDGE_S, stop - _EDGE_S
-        if last - first >= _SHORTEST_S:
-            joules = power.over("power_w", sensors, np.array([first]), np.array([last]))[:, 0]
-            windows.append((first, last, float((joules * factors).sum()) / (last - first)))
+    joules[:, 1] *= [counted[sensor].share or 1.0 for sensor in own]  # as energy_j
+    windows = np.column_stack([firsts, lasts, joules.sum(0) / (lasts - firsts)])
     seconds = np.arange(begin, end - 1)
-    return Watched(windows, seconds, power.over("power_w", sensors, seconds, seconds + 1).sum(0))
+    second_w = power.over("power_w", numbers, seconds, seconds + 1).sum(0)
+    return Watched(windows[lasts - firsts >= _SHORTEST_S], seconds, second_w)
 
 
-def _sensors(
-    directory: Path, recordings: Recordings, per_package: int, gpu: str | None, node: str | None
-) -> list[int]:
-    """The numbers of the sensors that are beside the meter."""
-    own = []
-    for sensor in recordings.sensors(per_package):
-        name, index = recordings.place(sensor)
-        start = recordings.nodes[name].start
-        if name != node and (gpu is None or start.gpus[index].get("uuid") != gpu):
-            continue
-        if start.simulated:
-            raise MeterError(f"{directory}: its sensors are simulated; run it on GPUs")
-        if node is not None and start.other_gpus:
-            raise MeterError(
-                f"{directory}: {len(start.other_gpus)} GPUs of {node} were not its job's, and "
-                "nobody knows what they drew; run jobs that have the whole node"
-            )
-        own.append(sensor)
-    return own
+def _starts(paths: RunPaths) -> list[TelemetryStart]:
+    """What the samplers of a run found."""
+    nodes = paths.sampled_nodes()
+    return [read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes]
 
 
 def shift_s(log: Log, runs: Sequence[Watched]) -> float:
@@ -226,27 +203,25 @@ def shift_s(log: Log, runs: Sequence[Watched]) -> float:
     What sensors lag is in it. Raises MeterError."""
     seconds = np.concatenate([run.seconds for run in runs])
     sensor_w = np.concatenate([run.second_w for run in runs])
-    meters_w = [log.mean_w(seconds + shift, seconds + shift + 1) for shift in _SHIFTS_S]
-    both = [np.isfinite(meter_w + sensor_w) for meter_w in meters_w]
-    most = max(map(np.count_nonzero, both))
-    if most < _SHORTEST_S:
-        raise MeterError(
-            f"the log is of {log.times[0]:.0f} to {log.times[-1]:.0f} s since 1970 and does not "
-            f"overlap with the runs, of {seconds.min():.0f} to {seconds.max():.0f} s; name the log "
-            "of these runs, or say with --shift how far the meter's clock is ahead"
-        )
-    correlations = [
-        np.corrcoef(meter_w[seen], sensor_w[seen])[0, 1]
-        if 2 * np.count_nonzero(seen) > most and np.ptp(meter_w[seen]) and np.ptp(sensor_w[seen])
-        else -1.0
-        for meter_w, seen in zip(meters_w, both, strict=True)
-    ]
+    meters_w = np.array([log.mean_w(seconds + ahead, seconds + ahead + 1) for ahead in _SHIFTS_S])
+    both = np.isfinite(meters_w + sensor_w)
+    enough = max(both.sum(1).max() / 2, _SHORTEST_S)
+    correlations = np.full(len(_SHIFTS_S), -1.0)
+    for place in np.flatnonzero(both.sum(1) >= enough):
+        pair = np.array([meters_w[place], sensor_w])[:, both[place]]
+        if np.ptp(pair, axis=1).all():
+            correlations[place] = np.corrcoef(pair)[0, 1]
     best = int(np.argmax(correlations))
     if correlations[best] < _LEAST_CORRELATION or best in (0, len(_SHIFTS_S) - 1):
+        seen = (
+            f"follows the sensors best {_SHIFTS_S[best]:g} s ahead, with a correlation of "
+            f"{correlations[best]:.2f}; expected {_LEAST_CORRELATION} within ±{_SHIFTS_S[-1]:g} s"
+            if both.sum(1).max() >= enough
+            else f"does not overlap with the runs, of {seconds.min():.0f} to {seconds.max():.0f} s"
+        )
         raise MeterError(
-            f"the meter follows the sensors best {_SHIFTS_S[best]:g} s ahead, with a correlation "
-            f"of {correlations[best]:.2f}; expected {_LEAST_CORRELATION} or more within "
-            f"±{_SHIFTS_S[-1]:g} s. See that it is beside these GPUs, or give --shift"
+            f"the log, of {log.times[0]:.0f} to {log.times[-1]:.0f} s since 1970, {seen}. Name the "
+            "log of a meter beside these GPUs, or say with --shift how far its clock is ahead"
         )
     return float(_SHIFTS_S[best])
 
@@ -256,9 +231,9 @@ def fit(log: Log, runs: Sequence[Watched], shift: float, accuracy: float) -> Lin
     ``accuracy`` a share of what it shows. Raises MeterError."""
     from scipy import stats
 
-    windows = [(a + shift, b + shift, w) for run in runs for a, b, w in run.windows]
-    rows = [row for row in windows if log.covers(*row[:2]) and math.isfinite(row[2])]
-    starts, ends, readings = np.array(sorted(rows, key=lambda row: row[2])).reshape(-1, 3).T
+    windows = [(w, a + shift, b + shift) for run in runs for a, b, w in run.windows]
+    rows = sorted(row for row in windows if log.covers(*row[1:]) and math.isfinite(row[0]))
+    readings, starts, ends = np.array(rows).reshape(-1, 3).T
     apart = np.diff(readings) > _LEVEL_SHARE * readings[-1:]
     levels = int(np.count_nonzero(apart)) + bool(readings.size)
     if levels < _LEAST_LEVELS or readings[-1] < _LEAST_SPAN * readings[0]:
@@ -271,15 +246,15 @@ def fit(log: Log, runs: Sequence[Watched], shift: float, accuracy: float) -> Lin
         )
     meter_w = log.mean_w(starts, ends)
     line, t = stats.linregress(meter_w, readings), quantile(readings.size - 2)
+    off_w = np.abs(readings - line.slope * meter_w - line.intercept).max()
     # What of each of the meter's errors goes into the slope and into the intercept.
     parts = np.abs(np.linalg.pinv(np.column_stack([meter_w, np.ones_like(meter_w)])))
     return Line(
         np.array([line.slope - 1, line.intercept]),
         t * np.array([line.stderr, line.intercept_stderr]),
         line.slope * accuracy * (parts @ meter_w),
-        readings,
-        levels,
-        float(np.abs(readings - line.slope * meter_w - line.intercept).max()),
+        f"{readings.size} windows of {len(runs)} runs at {levels} levels, {readings[0]:.0f} to "
+        f"{readings[-1]:.0f} W by the sensors, at most {off_w:.2g} W off the line",
     )
 
 
@@ -291,7 +266,7 @@ def _text(chosen: argparse.Namespace) -> str:
     directories = list(dict.fromkeys(run for path in chosen.runs for run in _runs(path)))
     found = [run for each in directories if (run := watched(each, chosen.gpu, chosen.node))]
     if not found:
-        starts = [start for each in directories for start in _starts(each)]
+        starts = [start for each in directories for start in _starts(RunPaths(each))]
         there = {f"{start.node}: {gpu.get('uuid')}" for start in starts for gpu in start.gpus}
         raise MeterError(
             f"none of {len(directories)} runs completed with power of {chosen.gpu or chosen.node}; "
@@ -299,13 +274,11 @@ def _text(chosen: argparse.Namespace) -> str:
         )
     shift = shift_s(log, found) if chosen.shift is None else chosen.shift
     line = fit(log, found, shift, chosen.accuracy)
-    (gain, offset_w), (gain_error, offset_error_w), of_meter = line[:3]
+    (gain, offset_w), (error, offset_error_w) = line.values, line.errors + line.of_meter
     about = (
-        f"# {line.readings.size} windows of {len(found)} runs at {line.levels} levels, "
-        f"{line.readings[0]:.0f} to {line.readings[-1]:.0f} W by the sensors, at most "
-        f"{line.largest_residual_w:.2g} W off the line;\n"
+        f"# {line.windows};\n"
         f"# the meter's clock is {shift:g} s ahead, its accuracy {chosen.accuracy:.2%}.\n"
-        f"# Gain {gain:+.2%} ± {gain_error:.2%} (95 %) ± {of_meter[0]:.2%} (meter)\n"
+        f"# Gain {gain:+.2%} ± {line.errors[0]:.2%} (95 %) ± {line.of_meter[0]:.2%} (meter)\n"
     )
     if chosen.node is not None:
         return about + (
@@ -315,16 +288,6 @@ def _text(chosen: argparse.Namespace) -> str:
             "of 95 % by 5 %.\n# It tells neither offsets nor the gain of any one GPU, so nothing "
             "is for config/meters.yaml.\n"
         )
-    about += (
-        f"# Offset {offset_w:+.1f} ± {offset_error_w:.1f} (95 %) ± {of_meter[1]:.1f} W (meter)\n"
-    )
-    day = datetime.fromtimestamp(float(log.times[0]), UTC)
-    return about + _block(chosen.gpu, line, f"{chosen.instrument}, {day:%Y-%m-%d}")
-
-
-def _block(gpu: str, line: Line, source: str) -> str:
-    """What goes into ``config/meters.yaml``. Raises MeterError and ConfigError."""
-    (gain, offset_w), (error, offset_error_w) = line.values, line.errors + line.of_meter
     if abs(gain) >= 0.5 or error >= 0.5:
         raise MeterError(
             f"the gain is {gain:+.0%} ± {error:.0%}, expected less than 50 %; see that the meter "
@@ -334,10 +297,13 @@ def _block(gpu: str, line: Line, source: str) -> str:
         "gain": round(float(gain), 4),
         "uncertainty": round(float(error), 4),
         "offset_w": round(float(abs(offset_w) + offset_error_w), 1),
-        "source": source,
+        "source": f"{chosen.instrument}, {datetime.fromtimestamp(log.times[0], UTC):%Y-%m-%d}",
     }
-    checked("the fit", Meters, {"gpus": {gpu: entry}})
-    return str(yaml.safe_dump({"gpus": {gpu: entry}}, sort_keys=False, allow_unicode=True))
+    block = {"gpus": {chosen.gpu: entry}}
+    checked("the fit", Meters, block)
+    of_offset = f"{offset_w:+.1f} ± {line.errors[1]:.1f} (95 %) ± {line.of_meter[1]:.1f} W (meter)"
+    entries = yaml.safe_dump(block, sort_keys=False, allow_unicode=True)
+    return f"{about}# Offset {of_offset}\n{entries}"
 
 
 def _runs(path: Path) -> list[Path]:
