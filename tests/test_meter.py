@@ -11,6 +11,7 @@ import yaml
 
 from tests.analysis import synthetic_run
 from tests.analysis.synthetic_run import Run, sample, write_csv
+from tests.texts import numbers
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.config import Meters
 from workflow_lib.meter import Log, MeterError, Watched, fit, main, read_log, watched
@@ -108,13 +109,13 @@ def test_the_interval_holds_the_truth_whatever_the_meters_clock(meter, noise_w):
     printed, _ = meter(meter_rows(noise_w=noise_w), "--gpu", UUID, "--accuracy", "0")
     found = entry(printed)
     # Steps of the search are 0.25 s, and of the sampler 0.5 s.
-    assert "the meter's clock is 3.25 s ahead" in printed
+    assert "clock is 3.25 s ahead" in printed
     # Readings of half a second's steps leave nothing but rounding.
     assert abs(found["gain"] - GAIN) <= found["uncertainty"] + 1e-4
     assert found["uncertainty"] < (0.02 if noise_w else 1e-3)
     assert OFFSET_W - 0.1 <= found["offset_w"] < (8 if noise_w else 2.2)
     assert found["source"] == "LMG671, A. Tester, 2023-11-14"
-    assert "6 windows of 3 runs at 4 levels, 78 to 632 W" in printed
+    assert numbers(printed)[:5] == [6, 3, 4, 78, 632]
 
 
 def test_intervals_are_those_of_95_in_a_hundred():
@@ -161,8 +162,8 @@ def test_a_node_gives_the_gain_of_all_its_gpus_and_no_entry(meter):
     printed, _ = meter(rows, "--node", "node1")
     assert yaml.safe_load(printed) is None
     assert "Gain -4.60%" in printed
-    assert "all else in it drew 1496 W at every load" in printed
-    assert "neither offsets nor the gain of any one GPU" in printed
+    assert "drew 1496 W" in printed
+    assert "neither offsets nor" in printed
 
 
 def test_a_shift_that_is_told_is_taken(meter):
@@ -243,7 +244,7 @@ def test_it_refuses_and_says_why(meter, rows, options, runs, words):
 def test_neither_a_run_nor_a_sweep(tmp_path, capsys):
     log = write_log(tmp_path / "meter.csv", [(1, 2), (2, 2)])
     assert main([str(tmp_path), "--log", log, "--instrument", "a", "--node", "n"]) == 1
-    assert "expected the directory of a run" in capsys.readouterr().err
+    assert "directory of a run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

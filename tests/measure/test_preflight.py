@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.texts import numbers
 from workflow_lib.measure import preflight
 
 ARCHIVE = ROOT / "evidence/measured/preflight-h100x2.zip"
@@ -82,8 +83,9 @@ def test_heat_without_counters_is_not_called_none(shares):
     record["gpus"][1]["throttle_shares"] = shares
     assert preflight.judge([record], "a") == []
     *_, untold, verdict = preflight.lines_of(record, [], [record])
-    assert untold == "heat is not told of 1 GPU, without counters of throttling by it"
-    assert verdict.startswith("a: fit but for heat, ")
+    assert "heat" in untold
+    assert numbers(untold) == [1]
+    assert "but for heat" in verdict
 
 
 def test_the_whole_way_on_a_cpu(tmp_path, capfd):

@@ -89,7 +89,7 @@ def test_effects_on_logarithms_are_shown_as_shares():
     found = characterise(of, threshold=0.6)
     shown = [line["clock, from the mean"].split(" (")[0] for line in slots_table(found)]
     assert shown == ["−50.00 %", "+100.00 %"]
-    assert "−50.0 % (−50.0 to −50.0) of the clock" in " ".join(slots_sentences(found, False))
+    assert "−50.0 % (−50.0 to −50.0)" in " ".join(slots_sentences(found, False))
     # It is 50 % below, which is less than 60 %, and its logarithm is −0.69.
     assert found.behind == []
     assert [row["gpu"] for row in characterise(of, threshold=0.49).behind] == [0]
