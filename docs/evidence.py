@@ -32,6 +32,7 @@ from research.pages import (
     projecting,
     provenance,
     readings,
+    sensors,
     sweeps,
     verdicts,
 )
@@ -90,6 +91,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
         **findings.files(rebuilt),
         **sweeps.files(rebuilt),
         **engine.files(),
+        **sensors.files(),
         **{findings.DIRECTORY / each.NAME: each.page(rebuilt) for each in _OF_ONE_PAGE},
         findings.DIRECTORY / verdicts.NAME: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),

@@ -133,29 +133,20 @@ class Benchmark:
     def _map_of(
         self, gpu: int, names: Sequence[str], waves: Sequence[Wave], seen: Seen
     ) -> list[dict[str, str]]:
-        rows, first, at_s = [], 0, seen.began_unix_s
-        for wave in waves:
-            end_s = at_s + wave.duration_s
-            span = (end_s - min(sensor_map.TURN_S, wave.duration_s - sensor_map.LEAD_S), end_s)
+        changes, rows, first = {name: seen.changes[name, gpu] for name in names}, [], 0
+        for of_wave in sensor_map.map_rows(waves, changes, seen.began_unix_s):
+            wave = of_wave.wave
             row = {"GPU": str(gpu), "period, ms": f"{1e3 * wave.period_s:.2f}"}
             row["duty"] = f"{wave.duty:g}"
-            for name in names:
-                off = sensor_map.errors(name, seen.changes[name, gpu], wave, *span)
-                self.log.row("map", gpu=gpu, reading=name, wave=wave, errors=off)
+            for name, off in of_wave.errors.items():
                 row[f"{name}, %"] = f"{100 * off.low:+.1f} {100 * off.high:+.1f}"
             rows.append(row)
-            energies = seen.changes[readings.ENERGY, gpu]
-            by_length = sensor_map.scatter_by_length(energies, *span)
-            self.log.row("map-lengths", gpu=gpu, wave=wave, shares=by_length)
             if wave == sensor_map.IN_STEP:
                 edges = seen.edges[gpu][2 * first : 2 * (first + wave.count)]
-                samples = seen.changes[readings.SAMPLES, gpu]
-                look = sensor_map.fit_look(samples, edges[::2], edges[1::2])
-                self.log.row("look", gpu=gpu, wave=wave, look=look)
+                look = sensor_map.fit_look(changes[readings.SAMPLES], edges[::2], edges[1::2])
                 times = _ms(("a look, ms", "its delay, ms"), (look.length_s, look.delay_s))
                 self.log.say(f"GPU {gpu}, " + ", ".join(f"{k}: {v}" for k, v in times.items()))
             first += wave.count
-            at_s = end_s
         return rows
 
     def _seen(self, waves: Sequence[Wave], names: Sequence[str], rows: int) -> Seen:
@@ -191,6 +182,7 @@ def main() -> int:
         return 0
     log = Log(options.output)
     log.say(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}")
+    log.row("gpus", name=torch.cuda.get_device_name(), count=gpus, torch=torch.__version__)
     benchmark = Benchmark(gpus, log)
     return run_parts({name: getattr(benchmark, name) for name in PARTS}, options.parts, log)
 

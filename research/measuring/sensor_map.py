@@ -9,10 +9,9 @@ stays in that phase.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ _IN_STEP = (
     *("1/10", "1/8", "1/5", "1/4", "1/3", "2/5", "1/2", "2/3", "3/4", "1", "5/4", "3/2", "2"),
     *("5/2", "3", "4", "5", "10", "20"),
 )
-_OUT_OF_STEP_S = (0.0173, 0.0231, 0.0431, 0.0971)
+OUT_OF_STEP_S = (0.0173, 0.0231, 0.0431, 0.0971)
 #: of these periods over the looks' other duties are tried, too
 _OF_OTHER_DUTY, _DUTIES = ("1", "5"), (0.25, 0.75)
 #: about as long as a reading of Hopper's is a mean over
@@ -59,7 +58,7 @@ STEADY = Wave(8.0, 1, 1.0)
 WAVES = (
     *(in_step(Fraction(ratio)) for ratio in _IN_STEP),
     *(in_step(Fraction(ratio), duty) for ratio in _OF_OTHER_DUTY for duty in _DUTIES),
-    *map(_lasting, _OUT_OF_STEP_S),
+    *map(_lasting, OUT_OF_STEP_S),
 )
 #: as many as take less than two minutes, each time after a steady load; what was seen of some is
 #: kept before others begin
@@ -68,9 +67,11 @@ TURNS = tuple((STEADY, *WAVES[first : first + 7]) for first in range(0, len(WAVE
 
 @dataclass(frozen=True)
 class Errors:
-    """What a reading says in stretches of a wave, over its mean over the wave, less 1."""
+    """Shares by which a reading is off in stretches of a second: their mean, and the ends of the
+    middle 95 % of them.
+    """
 
-    mean_w: float
+    mean: float
     low: float
     high: float
     stretches: int
@@ -89,44 +90,60 @@ class Look:
     r2: float
 
 
+@dataclass(frozen=True)
+class MapRow:
+    """What readings say of a wave."""
+
+    wave: Wave
+    errors: Mapping[str, Errors]
+    #: length of time in s → as :func:`scatter_by_length`
+    by_length: Mapping[float, float]
+
+
+def map_rows(
+    waves: Sequence[Wave], changes: Mapping[str, Sequence[Change]], began_unix_s: float
+) -> Iterator[MapRow]:
+    """A row for each of these waves, which follow one another from ``began_unix_s``. ``changes``
+    has those of each reading, and of the energy counter. Raises ValueError where they are too few.
+    """
+    end_s = began_unix_s
+    for wave in waves:
+        end_s += wave.duration_s
+        span = end_s - min(TURN_S, wave.duration_s - LEAD_S), end_s
+        off = {name: errors(name, seen, changes[ENERGY], *span) for name, seen in changes.items()}
+        yield MapRow(wave, off, scatter_by_length(changes[ENERGY], *span))
+
+
 def errors(
-    name: str, changes: Sequence[Change], wave: Wave, begin_s: float, end_s: float
+    name: str, changes: Sequence[Change], counter: Sequence[Change], begin_s: float, end_s: float
 ) -> Errors:
-    """How far a reading was off in a turn of a wave that lasted from ``begin_s`` to ``end_s``, in
-    stretches of about 1 s that hold whole periods, where a period is not longer.
+    """How far a reading is off the energy counter, in the stretches of a second before each change
+    of the counter. A load's own power moves within seconds, and the counter is what sees most of
+    it. Of the counter itself: how far its stretches are off their mean, for whatever reason.
 
     Raises ValueError for fewer than five stretches.
     """
-    stretch_s = wave.period_s * round(_STRETCH_S / wave.period_s) or _STRETCH_S
-    edges = np.arange(begin_s, end_s + 1e-3, stretch_s)
-    times, read = np.array(changes).reshape(-1, 2).T
-    if name == ENERGY:
-        (mean_w,) = _counted_w(times, read, np.array((begin_s, end_s)))
-        values = _counted_w(times, read, edges)
-    elif name in (POWER, SAMPLES, MOMENTARY):
-        inside = (times >= begin_s) & (times < end_s)
-        mean_w, values = read[inside].mean(), read[inside]
-        if name != POWER:  # which is itself the mean over a second
-            values = _means(times, read, edges)
-    else:
+    if name not in (POWER, ENERGY, SAMPLES, MOMENTARY):
         raise ValueError(f"{name}: not a reading of power or energy")
-    if len(values) < 5:
-        raise ValueError(f"{name}: {len(values)} stretches of a second are too few")
-    share = values / mean_w - 1
-    return Errors(float(mean_w), float(share.min()), float(share.max()), len(share))
-
-
-def _means(times: Array, values: Array, edges: Array) -> Array:
-    """Of the stretches between these edges; those of fewer than three values are left out."""
-    stretches = [values[(times >= since) & (times < until)] for since, until in pairwise(edges)]
-    return np.array([stretch.mean() for stretch in stretches if len(stretch) >= 3])
-
-
-def _counted_w(times: Array, joules: Array, edges: Array) -> Array:
-    """Between the changes of the counter that are nearest to the edges."""
-    places = np.abs(times[:, None] - edges[None, :]).argmin(axis=0)
-    apart_s, energy_j = np.diff(times[places]), np.diff(joules[places])
-    return energy_j[apart_s > _STRETCH_S / 2] / apart_s[apart_s > _STRETCH_S / 2]
+    moments, joules = np.array(counter).reshape(-1, 2).T
+    ends = np.flatnonzero((moments > begin_s + _STRETCH_S) & (moments <= end_s))
+    if len(ends) < 5:
+        raise ValueError(f"{name}: {len(ends)} stretches of a second are too few")
+    begins = np.abs(moments[None, :] - (moments[ends, None] - _STRETCH_S)).argmin(axis=1)
+    counted_w = (joules[ends] - joules[begins]) / (moments[ends] - moments[begins])
+    times, read_w = np.array(changes).reshape(-1, 2).T
+    if name == ENERGY:
+        shares = counted_w / counted_w.mean() - 1
+    elif name == POWER:  # which is itself the mean over a second
+        shares = np.interp(moments[ends], times, read_w) / counted_w - 1
+    else:
+        sums_w = np.concatenate(([0.0], np.cumsum(read_w)))
+        since, until = (np.searchsorted(times, moments[at], side="right") for at in (begins, ends))
+        enough = until - since >= 3
+        since, until = since[enough], until[enough]
+        shares = (sums_w[until] - sums_w[since]) / (until - since) / counted_w[enough] - 1
+    low, high = np.quantile(shares, (0.025, 0.975))
+    return Errors(float(shares.mean()), float(low), float(high), len(shares))
 
 
 def scatter_by_length(

@@ -15,6 +15,7 @@ from research import sensors_on_gpus
 from research.measuring import readings, sensor_map
 from research.measuring.load import Wave, square_waves
 from research.measuring.sensor_response import fit_window, update_period
+from research.pages import sensors
 from research.sensors_on_gpus import WAVES
 
 _GRID_S = 0.0002
@@ -174,6 +175,13 @@ def looks(wave, look_s, every_s, delay_s=0.004, start_s=100.0):
     return begins, ends, pairs(times, (summed[last] - summed[last - length]) / length)
 
 
+def counted(wave):
+    """What a counter says of the wave that looks all the time and is renewed every 0.1 s."""
+    *_, often = looks(wave, 0.001, 0.001)
+    times, watts = np.array(often).T
+    return pairs(times[::100], np.cumsum(0.001 * watts)[::100])
+
+
 def test_a_look_s_length_and_delay_are_recovered_from_a_wave_in_step():
     begins, ends, samples = looks(sensor_map.IN_STEP, 0.003, 0.02)
 
@@ -201,30 +209,54 @@ def test_a_look_s_length_and_delay_are_recovered_from_a_wave_in_step():
 def test_stretches_of_a_wave_in_step_are_off_by_what_their_looks_miss(ratio, largest):
     wave = sensor_map.in_step(Fraction(ratio))
     *_, samples = looks(wave, 0.001, 0.02)
-
     end_s = 100.0 + wave.duration_s
-    off = sensor_map.errors(readings.SAMPLES, samples, wave, end_s - sensor_map.TURN_S, end_s)
+    span = end_s - sensor_map.TURN_S, end_s
 
-    assert off.mean_w == pytest.approx(400, abs=8)
+    off = sensor_map.errors(readings.SAMPLES, samples, counted(wave), *span)
+
+    # Seconds overlap, so the turn's first and last count less.
+    assert off.mean == pytest.approx(0, abs=0.05)
     # A stretch lasts a thirteenth of the turn, so the edges are within some of them.
     assert (off.low, off.high) == (
         pytest.approx(-largest, abs=0.03),
         pytest.approx(largest, abs=0.03),
     )
+    # A reading of a second is their mean.
+    times, watts = np.array(samples).T
+    a_second = pairs(times[50:], np.convolve(watts, np.ones(50) / 50, "valid")[1:])
+    of_power = sensor_map.errors(readings.POWER, a_second, counted(wave), *span)
+    assert (of_power.low, of_power.high) == (
+        pytest.approx(off.low, abs=0.03),
+        pytest.approx(off.high, abs=0.03),
+    )
+
+
+def test_a_load_that_moves_by_itself_puts_no_reading_off():
+    """Its power rises by a half: samples out of step follow, and the counter's seconds show it."""
+    times = np.arange(100.0, 114.0, 0.0173)
+    watts = np.linspace(400, 600, len(times))
+    samples, joules = pairs(times, watts), np.cumsum(np.append(0, np.diff(times)) * watts)
+    counter = pairs(times[::6], joules[::6])
+
+    off = sensor_map.errors(readings.SAMPLES, samples, counter, 101.0, 114.0)
+    own = sensor_map.errors(readings.ENERGY, counter, counter, 101.0, 114.0)
+
+    assert max(-off.low, off.high) < 0.005
+    # Of the means of the seconds before 102 s to 114 s, the middle 95 %.
+    assert (own.low, own.high) == (pytest.approx(-0.16, abs=0.01), pytest.approx(0.16, abs=0.01))
+    with pytest.raises(ValueError, match="too few"):
+        sensor_map.errors(readings.SAMPLES, samples, counter[:12], 101.0, 114.0)
 
 
 def test_a_counter_that_looks_often_is_right_to_its_times():
     wave = sensor_map.in_step(Fraction(5))
-    *_, often = looks(wave, 0.001, 0.001)
-    joules = np.cumsum([0.001 * watts for _, watts in often])
-    # It is renewed every 0.1 s, at moments that are known to 2 ms.
-    times = np.array([at for at, _ in often])[::100]
-    counter = pairs(times + np.random.default_rng(2).uniform(0, 0.002, len(times)), joules[::100])
+    times, joules = np.array(counted(wave)).T
+    # Its moments are known to 2 ms.
+    counter = pairs(times + np.random.default_rng(2).uniform(0, 0.002, len(times)), joules)
 
-    off = sensor_map.errors(readings.ENERGY, counter, wave, 100.5, 113.5)
+    off = sensor_map.errors(readings.ENERGY, counter, counter, 100.5, 113.5)
     by_length = sensor_map.scatter_by_length(counter, 100.5, 113.5)
 
-    assert off.mean_w == pytest.approx(400, rel=0.001)
     assert max(abs(off.low), abs(off.high)) < 0.003
     assert by_length[0.2] > by_length[1.0] > by_length[5.0]
     assert by_length[1.0] < 0.003
@@ -262,24 +294,19 @@ def test_the_map_of_a_sensor_that_looks_every_20_ms_shows_where_it_is_wrong(monk
 
     benchmark.map()
 
-    rows = [json.loads(line) for line in (tmp_path / "sensors.jsonl").open()]
+    # What is kept is enough for the page.
+    records = {"gpus": [], "map-edges": [], "map-raw": []}
+    for row in map(json.loads, (tmp_path / "sensors.jsonl").open()):
+        records.setdefault(row["part"], []).append(row)
+    rows = list(sensors._map(records))
+    assert [row.wave for row in rows] == [wave for turn in sensor_map.TURNS for wave in turn]
     of_samples = {
-        round(1e3 * row["wave"][0], 1): row["errors"]
+        round(1e3 * row.wave.period_s, 1): row.errors[readings.SAMPLES]
         for row in rows
-        if row["part"] == "map" and row["reading"] == readings.SAMPLES and row["wave"][2] == 0.5
+        if row.wave.duty == 0.5
     }
     # Looks see m phases of a period of m/n looks, and half of an odd number is no whole one.
-    assert {period for period, off in of_samples.items() if off["high"] > 0.05} == {
+    assert {period for period, off in of_samples.items() if off.high > 0.05} == {
         *(2.0, 2.5, 4.0, 5.0, 6.7, 10.0, 15.0, 20.0, 25.0, 30.0, 50.0, 60.1, 100.2)
     }
-    (look,) = [row["look"] for row in rows if row["part"] == "look"]
-    assert look["length_s"] == pytest.approx(0.001, abs=0.0003)
-    errors = [row["errors"] for row in rows if row["part"] == "map"]
-    assert len(errors) == 4 * sum(map(len, sensor_map.TURNS))
-    of_energy = [
-        max(-row["errors"]["low"], row["errors"]["high"])
-        for row in rows
-        if row["part"] == "map" and row["reading"] == readings.ENERGY
-    ]
-    # Changes are up to half a period off the edges.
-    assert max(of_energy) < 0.02
+    assert sensors._look(records).length_s == pytest.approx(0.001, abs=0.0003)

@@ -1,0 +1,246 @@
+"""The pages of what ``research/sensors_on_gpus.py`` saw: one of each file in evidence/sensors."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from research.measuring.readings import ENERGY, MOMENTARY, POWER, SAMPLES
+from research.measuring.sensor_map import (
+    IN_STEP,
+    LENGTHS_S,
+    LOOKS_S,
+    OUT_OF_STEP_S,
+    STEADY,
+    TURNS,
+    Errors,
+    Look,
+    MapRow,
+    fit_look,
+    map_rows,
+)
+from research.measuring.sensor_response import fit_window, update_period
+from research.pages import findings
+from research.pages.tables import NOTICE, document, table
+from workflow_lib.report.figures import style
+
+RECORDS = Path(__file__).parents[2] / "evidence" / "sensors"
+#: a reading, what it is called, and its colour and marker
+_SHOWN = (
+    (SAMPLES, "driver's samples", style.BLUE, "o"),
+    (POWER, "readings of 1 s", style.VERMILLION, "s"),
+    (MOMENTARY, "momentary power", style.GREY, "^"),
+)
+
+
+def files() -> dict[Path, str]:
+    """Path and text of each page and its figure."""
+    made = dict[Path, str]()
+    for path in sorted(RECORDS.glob("*.jsonl.xz")):
+        name = f"sensors-{path.name.removesuffix('.jsonl.xz')}"
+        records = _records(path)
+        rows = list(_map(records))
+        made[findings.DIRECTORY / f"{name}.md"] = _page(path.name, name, records, rows)
+        made[findings.DIRECTORY / "images" / f"{name}.svg"] = _figure(name, rows)
+    return made
+
+
+def _records(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Part → its lines."""
+    parts = dict[str, list[dict[str, Any]]]()
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        for record in map(json.loads, lines):
+            parts.setdefault(record["part"], []).append(record)
+    return parts
+
+
+def _map(records: Mapping[str, list[dict[str, Any]]]) -> Iterator[MapRow]:
+    """The map's rows, of the first GPU."""
+    for edges in records["map-edges"]:
+        if edges["gpu"] == 0:
+            yield from map_rows(
+                TURNS[edges["turn"]],
+                {
+                    record["reading"]: record["seen"]
+                    for record in records["map-raw"]
+                    if (record["turn"], record["gpu"]) == (edges["turn"], 0)
+                },
+                edges["began_unix_s"],
+            )
+
+
+def _page(
+    file: str, name: str, records: Mapping[str, list[dict[str, Any]]], rows: Sequence[MapRow]
+) -> str:
+    (gpu,) = records["gpus"]
+    apart = [row for row in rows if row.wave.period_s in OUT_OF_STEP_S]
+    waves = [row for row in rows if row.wave != STEADY]
+    worst = max(waves, key=lambda row: _most(row.errors[SAMPLES]))
+    within = max(_most(row.errors[SAMPLES]) for row in apart if row.wave.period_s < 2 * LOOKS_S)
+    own = [[_most(row.errors[ENERGY]) for row in each] for each in (waves, apart)]
+    return document(
+        NOTICE,
+        f"# When do power readings of an {gpu['name'].removeprefix('NVIDIA ')} miss the load?",
+        f"If it repeats every 20 ms, or in a simple fraction or multiple of that. With a period of "
+        f"{1e3 * worst.wave.period_s:.0f} ms and work in {100 * worst.wave.duty:.0f} % of it, the "
+        f"driver's samples are {_range(worst.errors[SAMPLES])} off the energy counter, by the "
+        f"phase. With periods of 17.3 and 23.1 ms they are within {100 * within:.1f} %. "
+        "[Measurement](../explanation/measurement.md) says what follows for energies of training.",
+        f"![By how much three readings are off the energy counter, by the period of the load]"
+        f"(images/{name}.svg)",
+        f"One {gpu['name']}, driver {gpu['driver']}, {file[-19:-9]}. Its load was square waves of "
+        "matrix products (2,048 rows, bf16), whose edges the host kept to 0.1 ms. A wave lasts "
+        "13 s and is a little off such a period, so each phase passes under the sensor once. What "
+        "a reading says in a second is set beside the energy counter's increase in that second: "
+        "ranges hold 95 % of the seconds, and the mean is over all of them. A run whose steps keep "
+        "their phase stays at one place of a range. [The raw data](../../evidence/sensors/"
+        f"{file}) are what `research/sensors_on_gpus.py` saw: every change of every reading.",
+        table(
+            (
+                *("period, ms", "work"),
+                *(f"{name}, % (mean)" for _, name, *_ in _SHOWN),
+                "the counter's own seconds, %",
+            ),
+            map(_row, rows),
+        ),
+        "## What the counter itself misses",
+        f"The counter's seconds differ by up to {100 * max(own[0]):.0f} % from their mean over a "
+        f"wave, but by up to {100 * max(own[1]):.0f} % with periods of 17.3, 23.1, 43.1 and 97.1 "
+        "ms, too, where it agrees with the samples: the GPU's power moved by itself, though its "
+        "work was the same. So an error of the counter at 20 ms could not be told from that. At "
+        "100 ms, its own period, it and the samples differ in their means over a whole wave: "
+        f"by {_means(rows, 5 * LOOKS_S)}. One of them is off there by as much.",
+        "## What each reading is",
+        table(("reading", "renewed every, ms (95 % interval)", "shows"), _readings(records)),
+        "## How long to look",
+        "Energies between changes of the counter, over so many seconds of a load, beside its mean "
+        "power: 95 % are within these shares, which hold how the power moved by itself.",
+        table(
+            ("load", *(f"{length:g} s" for length in LENGTHS_S)),
+            (
+                _lengths("steady", [row for row in rows if row.wave == STEADY]),
+                _lengths("waves out of step", apart),
+            ),
+        ),
+    )
+
+
+def _most(errors: Errors) -> float:
+    return max(-errors.low, errors.high)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "−")
+
+
+def _range(errors: Errors) -> str:
+    return f"{_percent(errors.low)} to {_percent(errors.high)} %"
+
+
+def _row(row: MapRow) -> tuple[str, ...]:
+    """A row of the table of the map."""
+    steady = row.wave == STEADY
+    return (
+        *(("steady", "") if steady else (f"{1e3 * row.wave.period_s:.1f}", f"{row.wave.duty:g}")),
+        *(
+            f"{_percent(off.low)} to {_percent(off.high)} ({_percent(off.mean)})"
+            for off in (row.errors[name] for name, *_ in _SHOWN)
+        ),
+        _range(row.errors[ENERGY]).removesuffix(" %"),
+    )
+
+
+def _means(rows: Iterable[MapRow], period_s: float) -> str:
+    """The samples' mean errors of the waves of about a period, by their work."""
+    return ", ".join(
+        f"{_percent(row.errors[SAMPLES].mean)} % (work in {100 * row.wave.duty:.0f} %)"
+        for row in sorted(rows, key=lambda row: row.wave.duty)
+        if abs(row.wave.period_s / period_s - 1) < 0.005
+    )
+
+
+def _readings(records: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, str, str]]:
+    """Rows of the table of readings, of the first GPU."""
+    seen = {each["reading"]: each["seen"] for each in records["sensor-raw"] if each["gpu"] == 0}
+    window, look = fit_window(seen[POWER], seen[SAMPLES]), _look(records)
+    shows = {
+        POWER: f"a mean over {1e3 * window.window_s:.0f} ms ({1e3 * window.low_s:.0f} to "
+        f"{1e3 * window.high_s:.0f}), {1e3 * window.delay_s:.1f} ms ago",
+        ENERGY: "energy since the driver was loaded",
+        SAMPLES: f"a look of {1e3 * look.length_s:.1f} ms or less: an edge of the load takes so "
+        "long to pass",
+    }
+    for name, about in shows.items():
+        middle, low, high = (
+            f"{1e3 * each:.1f}" for each in update_period([at for at, _ in seen[name]])
+        )
+        yield name, f"{middle} ({low} to {high})", about
+
+
+def _look(records: Mapping[str, list[dict[str, Any]]]) -> Look:
+    """How the samples see the edges of the wave of 20 ms, of the first GPU."""
+    (turn,) = (turn for turn, waves in enumerate(TURNS) if IN_STEP in waves)
+    of_turn = [
+        each
+        for part in ("map-edges", "map-raw")
+        for each in records[part]
+        if (each["turn"], each["gpu"]) == (turn, 0)
+    ]
+    (samples,) = (each["seen"] for each in of_turn if each.get("reading") == SAMPLES)
+    (edges,) = (each["edges"] for each in of_turn if "edges" in each)
+    first = sum(wave.count for wave in TURNS[turn][: TURNS[turn].index(IN_STEP)])
+    of_wave = edges[2 * first : 2 * (first + IN_STEP.count)]
+    return fit_look(samples, of_wave[::2], of_wave[1::2])
+
+
+def _lengths(name: str, rows: Sequence[MapRow]) -> tuple[str, ...]:
+    return (
+        name,
+        *(
+            f"{100 * fmean(row.by_length[length] for row in rows):.1f} %"
+            if all(length in row.by_length for row in rows)
+            else "–"
+            for length in LENGTHS_S
+        ),
+    )
+
+
+def _figure(name: str, rows: Sequence[MapRow]) -> str:
+    """The errors by the period of waves that work half of the time, as SVG."""
+    half = sorted(
+        (row for row in rows if row.wave != STEADY and row.wave.duty == 0.5),
+        key=lambda row: row.wave.period_s,
+    )
+    with style.styled(name):
+        figure = Figure(figsize=(2 * style.COLUMN_IN, 0.8 * style.COLUMN_IN))
+        axes = figure.subplots()
+        for place, (reading, label, colour, marker) in enumerate(_SHOWN):
+            periods_ms = [1e3 * row.wave.period_s * 1.015 ** (place - 1) for row in half]
+            off = [row.errors[reading] for row in half]
+            axes.vlines(
+                periods_ms,
+                [100 * each.low for each in off],
+                [100 * each.high for each in off],
+                color=colour,
+                linewidth=1.6,
+            )
+            means = [100 * each.mean for each in off]
+            axes.plot(periods_ms, means, marker, color=colour, markersize=2.8, label=label)
+        axes.axhline(0, color=style.GREY, linewidth=0.6)
+        axes.set_xscale("log")
+        ticks = (2, 5, 10, 20, 50, 100, 200, 400)
+        axes.set_xticks(ticks, [str(each) for each in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("period of the load, ms (log scale)")
+        axes.set_ylabel("off the energy counter, %")
+        axes.legend(loc="upper left", ncols=1)
+        content = io.StringIO()
+        figure.savefig(content, format="svg", metadata=dict.fromkeys(("Date", "Creator")))
+    return content.getvalue()
