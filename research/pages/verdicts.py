@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from research.pages import findings
@@ -130,9 +130,19 @@ def decided_by(told: Sequence[Row]) -> str:
 
 
 def _counts(rows: Sequence[Row]) -> str:
-    """How many claims of the study have which verdict."""
-    verdicts = Counter(
-        {row["claim"]: row["claim_verdict"] for row in rows if row["by"] == "study"}.values()
+    """How many claims of the study have which verdict, and how many questions near to them."""
+    verdicts = {row["claim"]: row["claim_verdict"] for row in rows}
+    claims = [claim for claim in load_ledger(LEDGER).claims if claim.by == "study"]
+    near = {name for claim in claims for name in claim.nearest}
+    with_near = sum(bool(claim.nearest) for claim in claims)
+    return (
+        f"Of the study's {len(claims)} claims, by these runs alone: "
+        f"{_counted(verdicts[claim.id] for claim in claims)}. Near to {with_near} of them are "
+        f"{len(near)} questions that one or two GPUs answer: "
+        f"{_counted(verdicts[name] for name in near)}."
     )
-    told = ", ".join(f"{verdicts[each]} {words}" for each, words in IN_WORDS.items())
-    return f"Of the study's {sum(verdicts.values())} claims, by these runs alone: {told}."
+
+
+def _counted(verdicts: Iterable[str]) -> str:
+    counts = Counter(verdicts)
+    return ", ".join(f"{counts[each]} {words}" for each, words in IN_WORDS.items() if counts[each])

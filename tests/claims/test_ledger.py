@@ -13,6 +13,7 @@ from workflow_lib.claims import page
 from workflow_lib.claims.__main__ import main
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.measured import Measured, read
+from workflow_lib.config import Claim, Ledger
 from workflow_lib.records.reading import RecordError
 from workflow_lib.records.verdict_tables import CLAIMS
 from workflow_lib.study import ConfigError, load_ledger
@@ -255,7 +256,40 @@ def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsy
     before = (output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes()
     assert main(arguments) == 0
     assert before == ((output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes())
-    assert capsys.readouterr().out.startswith("48 claims: 0 supported, 0 contradicted, ")
+    number = len(load_ledger(SHIPPED).claims)
+    assert capsys.readouterr().out.startswith(f"{number} claims: 0 supported, 0 contradicted, ")
+
+
+def test_the_nearest_question_is_told_with_its_own_verdict_and_judges_nothing(tmp_path):
+    asked = Claim.model_validate(
+        {
+            "id": "C9",
+            "by": "study",
+            "says": "Of many nodes.",
+            "needs": "Many nodes.",
+            "would_test": "A sweep.",
+            "no_rule": "It gives no size.",
+            "nearest": ["X1"],
+        }
+    )
+    (own,) = ledger(CONTRAST).claims
+    both = Ledger(description="Two.", claims=(asked, own))
+    pair = [
+        cell(known(tp=tp), tokens_per_s=of)
+        for tp, of in ((2, [100.0, 101.0, 99.0]), (4, [80.0, 81.0, 79.0]))
+    ]
+    rows = judge(both, read([write(tmp_path / "mine", *pair)]))
+    ((entry, other),) = page.near(page.entries(both, rows, lambda sweep, cell: ""))
+    assert (entry.claim.id, entry.verdict, entry.counts) == ("C9", "not testable here", "")
+    assert (other.claim.id, other.verdict, other.counts) == ("X1", "supported", "1 supported")
+
+
+@pytest.mark.parametrize("others", [["X1"], ["C2"], ["C3"]], ids=["itself", "no rule", "none"])
+def test_a_nearest_question_has_a_rule_of_its_own(others):
+    (own,) = ledger(CONTRAST).claims
+    alone = own.model_copy(update={"id": "C2", "tests": (), "no_rule": "None."})
+    with pytest.raises(ValueError, match=f"nearest of X1: {others[0]}"):
+        Ledger(description="Two.", claims=(own.model_copy(update={"nearest": (*others,)}), alone))
 
 
 def test_text_of_others_stays_text(tmp_path):

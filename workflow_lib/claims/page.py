@@ -33,9 +33,9 @@ Row = Mapping[str, Any]
 Link = Callable[[str, str], str]
 
 _BY = {
+    "reviewers": "What the study's reviewers asked",
     "study": "What the study claims",
     "triptych": "What we claim",
-    "reviewers": "What the study's reviewers asked",
 }
 _KINDS = {
     RATIO: "the first over the second",
@@ -90,7 +90,7 @@ def entries(
     """The claims with their verdicts, by author: those by the ``rows`` of runs, and apart from
     them those by projections.
     """
-    by_author: dict[str, list[Entry]] = {}
+    by_author: dict[str, list[Entry]] = {heading: [] for heading in _BY.values()}
     for claim in ledger.claims:
         of_claim = [row for row in rows if row["claim"] == claim.id]
         rules = tuple(
@@ -105,8 +105,14 @@ def entries(
             projected_counts=_counted(apart),
             projections=tuple(_projections(claim, apart)),
         )
-        by_author.setdefault(_BY[claim.by], []).append(entry)
-    return by_author
+        by_author[_BY[claim.by]].append(entry)
+    return {heading: of_author for heading, of_author in by_author.items() if of_author}
+
+
+def near(by_author: Mapping[str, Sequence[Entry]]) -> list[tuple[Entry, Entry]]:
+    """Each claim of others with each question that is nearest to it."""
+    every = {entry.claim.id: entry for group in by_author.values() for entry in group}
+    return [(entry, every[near]) for entry in every.values() for near in entry.claim.nearest]
 
 
 def _counted(rows: Sequence[Row]) -> str:
@@ -202,6 +208,8 @@ def markdown(
     by_author = entries(ledger, rows, link, projected)
     for heading, of_author in by_author.items():
         parts += [f"## {heading}", _summary(of_author)]
+    if nearest := near(by_author):
+        parts += [f"## {NEAREST}", NEAREST_NOTE, _nearest(nearest)]
     parts += ["## Why", *(_why(entry) for group in by_author.values() for entry in group)]
     return "\n\n".join(parts) + "\n"
 
@@ -221,6 +229,11 @@ _METHOD = (
     "contrast is *not testable here* if it has no interval: no sweep has the cells, or too few of "
     "their runs completed. If other contrasts have an interval, these decide. A claim is supported "
     f"if all of its tests are. {_INTERVALS}"
+)
+NEAREST = "What we can say of them here"
+NEAREST_NOTE = (
+    "One or two GPUs cannot test these claims. They can answer a question near to each, which is a "
+    "claim of ours with its own rule. Its verdict is no verdict on the claim."
 )
 PROJECTION = (
     "A projection is not a measurement, and has its own column. It is of planned cells on several "
@@ -252,6 +265,18 @@ def _summary(of_author: Sequence[Entry]) -> str:
             f"| [{claim.id}](#{claim.id.lower()}) | {_cell(claim.says)} | **{entry.verdict}** | "
             f"{entry.counts or NOTHING} | {_by_projection(entry)} |"
         )
+    return "\n".join(lines)
+
+
+def _nearest(nearest: Sequence[tuple[Entry, Entry]]) -> str:
+    lines = ["| claim | the nearest question | by runs | contrasts |", "|---|---|---|---|"]
+    for entry, other in nearest:
+        links = (f"[{each.claim.id}](#{each.claim.id.lower()})" for each in (entry, other))
+        claim, question = (
+            f"{link} {_cell(each.claim.says)}"
+            for link, each in zip(links, (entry, other), strict=True)
+        )
+        lines.append(f"| {claim} | {question} | **{other.verdict}** | {other.counts or NOTHING} |")
     return "\n".join(lines)
 
 
@@ -302,10 +327,14 @@ def _code(text: str) -> str:
 
 def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Row] = ()) -> str:
     """The page as HTML."""
+    by_author = entries(ledger, rows, link, projected)
     return _TEMPLATES.get_template("claims.html.j2").render(
         version=__version__,
         ledger=ledger,
-        by_author=entries(ledger, rows, link, projected),
+        by_author=by_author,
+        nearest=near(by_author),
+        nearest_heading=NEAREST,
+        nearest_note=NEAREST_NOTE,
         projection=PROJECTION if projected else "",
         intervals=_INTERVALS,
         chance=_chance(rows),

@@ -262,6 +262,8 @@ class Claim(Strict):
     """The rules. The claim holds if all of them do."""
     no_rule: Text | None = None
     """Why there is no rule; only without tests."""
+    nearest: tuple[ClaimId, ...] = Field(default=(), strict=False, max_length=16)
+    """Claims with rules that ask nearly the same of fewer GPUs. They do not judge this one."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Claim:
@@ -283,4 +285,8 @@ class Ledger(Strict):
         ids = [claim.id for claim in self.claims]
         if twice := sorted({id_ for id_ in ids if ids.count(id_) > 1}):
             raise ValueError(f"two claims are called {twice[0]}")
+        with_rules = {claim.id for claim in self.claims if claim.tests}
+        for claim in self.claims:
+            if others := sorted({*claim.nearest} - (with_rules - {claim.id})):
+                raise ValueError(f"nearest of {claim.id}: {others[0]} is no other claim with tests")
         return self
