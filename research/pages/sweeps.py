@@ -13,7 +13,7 @@ from research.pages.tables import document, table
 from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import cell_axes
 from workflow_lib.records.paths import SweepPaths
-from workflow_lib.records.tables import KERNELS, TRACES
+from workflow_lib.records.tables import KERNELS, STEP_TIMES, TRACES
 from workflow_lib.report.caveats import trainers_differ
 from workflow_lib.report.figures.cell_names import Row, completed, in_order
 from workflow_lib.report.figures.environments import environments
@@ -41,8 +41,10 @@ _PARTS = ("kernel", "waiting", "transfer", "exposed")
 _SHORTEST_S = 1e-3
 #: smaller numbers of the table of communication are told as that
 _LEAST = 0.01
+#: so many steps show how a loss falls, whose last ones are summed up
+_LEARNING_STEPS, _LAST_STEPS = 200, 50
 #: axes that follow from others
-_FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens", "fp8_recipe")
+_FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
 
 
 def files(rebuilt: Path) -> dict[Path, str]:
@@ -80,6 +82,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
             for name, (_, about) in images.items()
         ),
         *communication(directory, cells),
+        *losses(directory, cells),
         "## What the differences support",
         "These are the pairs of cells that differ in only one axis.",
         parts.words(side, pairs) if pairs else "There is no such pair.",
@@ -118,6 +121,28 @@ def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
         "exposed while no kernel computes beside it. The share of the link's peak is that of "
         f"transfers. Collectives of less than {1e3 * _SHORTEST_S:g} ms are left out.",
         "\n".join(table(("cell", "collective", "group", *heads), lines)),
+    ]
+
+
+def losses(directory: Path, cells: Sequence[Row]) -> list[str]:
+    """The section on losses of runs long enough to learn from text; nothing for other sweeps."""
+    (steps,) = findings.tables_of(directory, steps=STEP_TIMES)
+    known = steps.drop_nulls("loss").sort("step")
+    lines = []
+    for cell, name in parts.names_of(cells).items():
+        for (run,), of_run in known.filter(pl.col("cell") == cell).group_by("run"):
+            if len(of_run) < _LEARNING_STEPS:
+                continue
+            last = of_run["loss"].tail(_LAST_STEPS)
+            row = f"{of_run['loss'][0]:.3f}", f"{last.mean():.3f}", f"{last.std():.3f}"
+            lines.append((f"`{name}`", str(run), str(len(of_run)), *row))
+    if not lines:
+        return []
+    heads = "first loss", f"mean of the last {_LAST_STEPS}", "standard deviation of these"
+    return [
+        "## Losses",
+        "In nats a token. Cells of a seed begin with the same weights and see the same tokens.",
+        "\n".join(table(("cell", "run", "steps", *heads), lines)),
     ]
 
 
@@ -177,7 +202,11 @@ def _pairs(cells: Sequence[Row]) -> list[tuple[Row, Row]]:
     return [
         (later, earlier)
         for earlier, later in itertools.combinations(cells, 2)
-        if completed(earlier)
-        and completed(later)
-        and len(cell_axes.differing([earlier, later], _FOLLOW)) == 1
+        if completed(earlier) and completed(later) and len(_differing(earlier, later)) == 1
     ]
+
+
+def _differing(earlier: Row, later: Row) -> set[str]:
+    """The axes in which two cells differ by themselves."""
+    names = {*cell_axes.differing([earlier, later], _FOLLOW)}
+    return names - ({"fp8_recipe"} if "precision" in names else set())

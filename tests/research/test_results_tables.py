@@ -12,6 +12,7 @@ import pytest
 from research.pages import parts, projecting, readings, sweeps, verdicts
 from research.projection.metrics import Quantity
 from research.projection.own_validation import JudgedRun, OwnValidation
+from tests.comparison.sides import known
 from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
 from tests.texts import lacking, numbers, rows_of
@@ -23,7 +24,7 @@ from workflow_lib.projection.own_stack import Residual
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.measures import MEASURES
 from workflow_lib.records.paths import SweepPaths
-from workflow_lib.records.tables import CELLS, KERNELS, OVERHEAD, TRACES
+from workflow_lib.records.tables import CELLS, KERNELS, OVERHEAD, STEP_TIMES, TRACES
 from workflow_lib.table_files import read_table, table, write_table
 
 MFU = {
@@ -262,3 +263,30 @@ def test_the_page_of_a_sweep_has_what_ranks_communicated_in_a_step(tmp_path):
     *_, lines = sweeps.communication(sweep, cells)
     values = ["100–150", "20.0–70.0", "80.0", "30.0", "50.0"]
     assert rows_of(lines)[2:] == [["`dp1`", "all-gather", "TP", *values]]
+
+
+def test_the_page_of_a_long_run_has_the_mean_of_its_last_losses(tmp_path):
+    sweep = write_sweep(tmp_path, [Planned("tp1")])
+    cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
+    row = {"cell": cells[0]["cell"], "phase": "measure", "counted": True}
+    # Of the first run too few steps have a loss; of the second the last 50 are 2 and 4 by turns.
+    short = [row | {"run": 1, "step": step, "loss": 3.0} for step in range(199)]
+    whole = [
+        row | {"run": 2, "step": step, "loss": 12.0 if step < 150 else 2.0 + 2 * (step % 2)}
+        for step in range(200)
+    ]
+    write_table(table([*short, *whole], STEP_TIMES), SweepPaths(sweep).table("steps"))
+    *_, lines = sweeps.losses(sweep, cells)
+    # The deviation is √(50/49).
+    assert rows_of(lines)[2:] == [["`dp1`", "2", "200", "12.000", "3.000", "1.010"]]
+    write_table(table(short, STEP_TIMES), SweepPaths(sweep).table("steps"))
+    assert sweeps.losses(sweep, cells) == []
+
+
+def test_a_recipe_of_fp8_follows_from_its_precision_but_not_between_two_in_fp8():
+    bf16, rowwise, tensorwise = (
+        known() | {"precision": precision, "fp8_recipe": recipe}
+        for precision, recipe in (("bf16", "rowwise"), ("fp8", "rowwise"), ("fp8", "tensorwise"))
+    )
+    assert sweeps._differing(bf16, tensorwise) == {"precision"}
+    assert sweeps._differing(rowwise, tensorwise) == {"fp8_recipe"}
