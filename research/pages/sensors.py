@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -241,6 +241,6 @@ def _figure(name: str, rows: Sequence[MapRow]) -> str:
         axes.set_xlabel("period of the load, ms (log scale)")
         axes.set_ylabel("off the energy counter, %")
         axes.legend(loc="upper left", ncols=1)
-        content = io.StringIO()
-        figure.savefig(content, format="svg", metadata=dict.fromkeys(("Date", "Creator")))
-    return content.getvalue()
+        with TemporaryDirectory() as directory:
+            (path,) = style.save(figure, Path(directory, name), ("svg",))
+            return path.read_text(encoding="utf-8")
