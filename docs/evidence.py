@@ -34,6 +34,7 @@ from research.pages import (
     readings,
     sensors,
     sweeps,
+    triptych,
     verdicts,
 )
 from research.projection import ship
@@ -85,13 +86,15 @@ def fitted_to(rebuilt: Path) -> dict[Path, str]:
 
 
 def pages(rebuilt: Path) -> dict[Path, str]:
-    """Every file of docs/results, and README.md with its findings: each path and its text."""
+    """Every file of docs/results, and README.md with its picture and findings: each path and its
+    text."""
     judged = verdicts.rows_of(rebuilt)
     return {
         **findings.files(rebuilt),
         **sweeps.files(rebuilt),
         **engine.files(),
         **sensors.files(),
+        **triptych.files(rebuilt),
         **{findings.DIRECTORY / each.NAME: each.page(rebuilt) for each in _OF_ONE_PAGE},
         findings.DIRECTORY / verdicts.NAME: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from research.pages import findings
+from research.pages import findings, triptych
 from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
@@ -28,9 +28,10 @@ _NOTICE = (
 )
 #: where README.md holds what is made here
 _BEGIN, _END = "<!-- findings: made by `python -m docs.evidence --write` -->", "<!-- /findings -->"
-#: the claims that the README tells of: one of ours with one test, and one that sets pairs beside
+_PICTURE = "<!-- picture: made by `python -m docs.evidence --write` -->", "<!-- /picture -->"
+#: the claims that the README tells of: two of ours with one test, and one that sets pairs beside
 #: each other
-_TOLD, _TOLD_OF_PAIRS = "T4", "R2"
+_TOLD, _TOLD_OF_PAIRS, _TOLD_OF_FP8 = "T4", "R2", "T23"
 #: the pages of sweeps that have none of their own name
 _PAGES = {findings.LAYOUTS: findings.NAME, findings.OVERLAP: findings.NAME}
 
@@ -52,12 +53,23 @@ def claims_page(rows: Sequence[Row]) -> str:
 
 
 def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
-    """README.md with its findings made anew. Raises ValueError where it has no place for them."""
+    """README.md with its picture and findings made anew. Raises ValueError where it has no place
+    for them."""
     text = README.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+    text = _between(text, _PICTURE, triptych.embedded(rebuilt))
+    return _between(text, (_BEGIN, _END), _findings(rebuilt, rows))
+
+
+def _between(text: str, lines: tuple[str, str], made: str) -> str:
+    """A text with what is made between two lines of it."""
+    before, begin, rest = text.partition(lines[0])
+    _, end, after = rest.partition(lines[1])
     if not (begin and end):
-        raise ValueError(f"{README.name} has no lines {_BEGIN} and {_END}")
+        raise ValueError(f"{README.name} has no lines {' and '.join(lines)}")
+    return f"{before}{begin}\n\n{made}\n\n{end}{after}"
+
+
+def _findings(rebuilt: Path, rows: Sequence[Row]) -> str:
     results = f"docs/results/{findings.NAME}"
     made = [
         f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
@@ -69,13 +81,14 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
             for number, name, said in (
                 (3, _TOLD, of_claim(rows, _TOLD)),
                 (4, _TOLD_OF_PAIRS, of_pairs(rows, _TOLD_OF_PAIRS)),
+                (5, _TOLD_OF_FP8, of_claim(rows, _TOLD_OF_FP8)),
             )
         ),
         "",
         f"{_counts(rows)} [Each with its rule, its interval and its cells]"
         "(docs/results/claims.md).",
     ]
-    return f"{before}{begin}\n\n" + "\n".join(made) + f"\n\n{end}{after}"
+    return "\n".join(made)
 
 
 def of_claim(rows: Sequence[Row], name: str) -> str:
