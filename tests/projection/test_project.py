@@ -81,12 +81,13 @@ def sources(of):
     return [("measured" in part, re.findall(r"[AH]\d00", part)) for part in of.source.split(";")]
 
 
-def collected(directory, *rows):
-    """What is collected of a sweep with these rows, as changes of a run of CELL."""
+def collected(directory, *rows, runs=2):
+    """What is collected of a sweep with runs of each of these rows, as changes of CELL."""
     made = [
-        run_row({**CELL, **changes}, 1, step_time_s=3.0)
+        run_row({**CELL, **changes}, run, step_time_s=3.0)
         | {"simulated": False, "power_limit_w": changes.get("power_limit_w")}
         for changes in rows
+        for run in range(1, runs + 1)
     ]
     write_table(table_files.table(made, RUNS), directory / "runs.parquet")
     return collect([directory])
@@ -284,7 +285,7 @@ def test_what_it_rests_on_is_said(projected):
     assert known("number of GPUs", best)[0] == "extrapolated"
     kind, said = known("speed", best)
     # 38 cells on up to 2 GPUs, of which 29 on this one.
-    assert (kind, numbers(said)[:3]) == ("measured", [38, 2, 29])
+    assert (kind, numbers(said)[:3]) == ("measured", [39, 2, 30])
     # Two GPUs of another platform are not these nodes, and nothing ran between nodes.
     for platform, expected in (("h200", "assumed as there"), ("h200x2", "measured")):
         kind, said = known("within a node", best, platform)
@@ -474,6 +475,12 @@ def test_a_cell_that_was_not_compiled_is_fitted_as_that(tmp_path, compiled):
     assert found.compile == found.layout.compiled == compiled
     write_own([found], tmp_path / "own.csv")
     assert read_own(tmp_path / "own.csv") == [found]
+
+
+def test_a_cell_of_one_run_is_not_fitted(tmp_path):
+    assert collected(tmp_path, {}, runs=1) == []
+    (found,) = collected(tmp_path, {})
+    assert found.runs == 2
 
 
 @pytest.mark.parametrize(("limit_w", "is_fitted"), [(500.0, False), (700.0, True), (None, True)])

@@ -18,6 +18,8 @@ _OF_A_CELL = tuple(
     name for name in NAMES if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
 )
 
+#: a cell of one run would be as sure as the model takes repeats to be
+_LEAST_RUNS = 2
 #: of a model and its division, what a row cannot state, null where it is usual
 _NO_COLUMN = ("stage_layers", "head_dimension")
 
@@ -33,8 +35,9 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     tokens), a zero-bubble schedule, layers that are divided otherwise than evenly, an order or
     choice of GPUs, limits of power or clocks that the job set, tied embeddings (except gpt's, which
     always are) or a head_dimension; those of GPUs that a site limits to less than their model's
-    power; and those on emulated nodes or links, which are not those of the row's machine. Cells on
-    any data are taken: tokens do not change a step's products.
+    power; those on emulated nodes or links, which are not those of the row's machine; and those of
+    one run, which does not show how it repeats. Cells on any data are taken: tokens do not
+    change a step's products.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -57,10 +60,12 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
 
 
 def _own_run(parts: Sequence[tuple[str, pl.DataFrame]]) -> OwnRun | None:
-    """A cell of its runs in each sweep; None if its GPUs were limited."""
+    """A cell of its runs in each sweep; None if it ran once, or its GPUs were limited."""
     cell = pl.concat([runs for _, runs in parts]).unique(["run", "started_unix_s"])
     first = cell.row(0, named=True)
-    if _is_capped(first["gpu_model"], first["gpus_per_node"], cell["power_limit_w"]):
+    if len(cell) < _LEAST_RUNS or _is_capped(
+        first["gpu_model"], first["gpus_per_node"], cell["power_limit_w"]
+    ):
         return None
     powers = cell["power_per_gpu_mean_w"].drop_nulls().to_list()
     return OwnRun(
