@@ -112,7 +112,7 @@ def entries(
 def near(by_author: Mapping[str, Sequence[Entry]]) -> list[tuple[Entry, Entry]]:
     """Each claim of others with each question that is nearest to it."""
     every = {entry.claim.id: entry for group in by_author.values() for entry in group}
-    return [(entry, every[near]) for entry in every.values() for near in entry.claim.nearest]
+    return [(entry, every[name]) for entry in every.values() for name in entry.claim.nearest]
 
 
 def _counted(rows: Sequence[Row]) -> str:
@@ -230,10 +230,10 @@ _METHOD = (
     "their runs completed. If other contrasts have an interval, these decide. A claim is supported "
     f"if all of its tests are. {_INTERVALS}"
 )
-NEAREST = "What we can say of them here"
+NEAREST = "What is known near to these claims"
 NEAREST_NOTE = (
-    "One or two GPUs cannot test these claims. They can answer a question near to each, which is a "
-    "claim of ours with its own rule. Its verdict is no verdict on the claim."
+    "A claim may need more GPUs than there were. Near to these is a question that needs fewer: a "
+    "claim of ours with a rule of its own, whose verdict is no verdict on the other."
 )
 PROJECTION = (
     "A projection is not a measurement, and has its own column. It is of planned cells on several "
