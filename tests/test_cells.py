@@ -543,8 +543,8 @@ def test_a_cool_down_is_to_a_distance_from_idle(cell_of_protocol, nothing_projec
     assert cooled.cell.id != plain.cell.id
     # The wait counts in full: it may take that long.
     assert cooled.estimate.run_time_s == pytest.approx(plain.estimate.run_time_s + 600)
-    # 120 s of start-up, 10 s idle, 620 steps of 2.5 × 1.0655 s: 1,781.5 s. Twice that, rounded up.
-    assert (plain.estimate.time_limit_min, cooled.estimate.time_limit_min) == (60, 80)
+    # 120 s of start-up, 10 s idle, 620 steps of 7 × 1.0655 s: 4,754.3 s. Twice that, rounded up.
+    assert (plain.estimate.time_limit_min, cooled.estimate.time_limit_min) == (159, 179)
     # Where nothing asks for it, correcting the figure trains nothing.
     edit("platforms/h200.yaml", "idle_temperature_c: 35", "idle_temperature_c: 30")
     assert cell_of_protocol("  sample_rate_hz: 10\n").cell.id == plain.cell.id
