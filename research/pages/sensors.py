@@ -7,7 +7,6 @@ import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -28,7 +27,8 @@ from research.measuring.sensor_map import (
 )
 from research.measuring.sensor_response import fit_window, update_period
 from research.pages import findings
-from research.pages.tables import NOTICE, document, table
+from research.pages.parts import percent
+from research.pages.tables import NOTICE, document, svg, table
 from workflow_lib.report.figures import style
 
 RECORDS = Path(__file__).parents[2] / "evidence" / "sensors"
@@ -65,15 +65,17 @@ def _map(records: Mapping[str, list[dict[str, Any]]]) -> Iterator[MapRow]:
     """The map's rows, of the first GPU."""
     for edges in records["map-edges"]:
         if edges["gpu"] == 0:
-            yield from map_rows(
-                TURNS[edges["turn"]],
-                {
-                    record["reading"]: record["seen"]
-                    for record in records["map-raw"]
-                    if (record["turn"], record["gpu"]) == (edges["turn"], 0)
-                },
-                edges["began_unix_s"],
-            )
+            turn = edges["turn"]
+            yield from map_rows(TURNS[turn], _changes(records, turn), edges["began_unix_s"])
+
+
+def _changes(records: Mapping[str, list[dict[str, Any]]], turn: int) -> dict[str, Any]:
+    """Reading → its changes in a turn of the map, of the first GPU."""
+    return {
+        each["reading"]: each["seen"]
+        for each in records["map-raw"]
+        if (each["turn"], each["gpu"]) == (turn, 0)
+    }
 
 
 def _page(
@@ -136,12 +138,13 @@ def _most(errors: Errors) -> float:
     return max(-errors.low, errors.high)
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:+.1f}".replace("-", "−")
+def _number(share: float) -> str:
+    """A share in percent, where the sign of percent follows later."""
+    return percent(share).removesuffix(" %")
 
 
 def _range(errors: Errors) -> str:
-    return f"{_percent(errors.low)} to {_percent(errors.high)} %"
+    return f"{_number(errors.low)} to {percent(errors.high)}"
 
 
 def _row(row: MapRow) -> tuple[str, ...]:
@@ -150,7 +153,7 @@ def _row(row: MapRow) -> tuple[str, ...]:
     return (
         *(("steady", "") if steady else (f"{1e3 * row.wave.period_s:.1f}", f"{row.wave.duty:g}")),
         *(
-            f"{_percent(off.low)} to {_percent(off.high)} ({_percent(off.mean)})"
+            f"{_number(off.low)} to {_number(off.high)} ({_number(off.mean)})"
             for off in (row.errors[name] for name, *_ in _SHOWN)
         ),
         _range(row.errors[ENERGY]).removesuffix(" %"),
@@ -160,7 +163,7 @@ def _row(row: MapRow) -> tuple[str, ...]:
 def _means(rows: Iterable[MapRow], period_s: float) -> str:
     """The samples' mean errors of the waves of about a period, by their work."""
     return ", ".join(
-        f"{_percent(row.errors[SAMPLES].mean)} % (work in {100 * row.wave.duty:.0f} %)"
+        f"{percent(row.errors[SAMPLES].mean)} (work in {100 * row.wave.duty:.0f} %)"
         for row in sorted(rows, key=lambda row: row.wave.duty)
         if abs(row.wave.period_s / period_s - 1) < 0.005
     )
@@ -187,17 +190,12 @@ def _readings(records: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str
 def _look(records: Mapping[str, list[dict[str, Any]]]) -> Look:
     """How the samples see the edges of the wave of 20 ms, of the first GPU."""
     (turn,) = (turn for turn, waves in enumerate(TURNS) if IN_STEP in waves)
-    of_turn = [
-        each
-        for part in ("map-edges", "map-raw")
-        for each in records[part]
-        if (each["turn"], each["gpu"]) == (turn, 0)
-    ]
-    (samples,) = (each["seen"] for each in of_turn if each.get("reading") == SAMPLES)
-    (edges,) = (each["edges"] for each in of_turn if "edges" in each)
+    (edges,) = (
+        each["edges"] for each in records["map-edges"] if (each["turn"], each["gpu"]) == (turn, 0)
+    )
     first = sum(wave.count for wave in TURNS[turn][: TURNS[turn].index(IN_STEP)])
     of_wave = edges[2 * first : 2 * (first + IN_STEP.count)]
-    return fit_look(samples, of_wave[::2], of_wave[1::2])
+    return fit_look(_changes(records, turn)[SAMPLES], of_wave[::2], of_wave[1::2])
 
 
 def _lengths(name: str, rows: Sequence[MapRow]) -> tuple[str, ...]:
@@ -241,6 +239,4 @@ def _figure(name: str, rows: Sequence[MapRow]) -> str:
         axes.set_xlabel("period of the load, ms (log scale)")
         axes.set_ylabel("off the energy counter, %")
         axes.legend(loc="upper left", ncols=1)
-        with TemporaryDirectory() as directory:
-            (path,) = style.save(figure, Path(directory, name), ("svg",))
-            return path.read_text(encoding="utf-8")
+        return svg(figure, name)

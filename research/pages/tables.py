@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from benchmarks.measuring.pairs import NEW_TOKENS
+from workflow_lib.report.figures import style
 
 #: what a page begins with that is made of archives and other records
 NOTICE = "<!-- Made by `python -m docs.evidence --write` from evidence/. -->"
@@ -30,6 +35,13 @@ def row(cells: Iterable[str]) -> str:
 def document(*blocks: str | Iterable[str]) -> str:
     """A page of paragraphs and of blocks of lines, with an empty line between them."""
     return "\n\n".join(b if isinstance(b, str) else "\n".join(b) for b in blocks) + "\n"
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as SVG, within :func:`style.styled`; the same figure gives the same text."""
+    with TemporaryDirectory() as directory:
+        (path,) = style.save(figure, Path(directory, name), ("svg",))
+        return path.read_text(encoding="utf-8")
 
 
 def head(title: str, first: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@ and of heat. Its panels are beside each other, and for a phone below each other.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from research.pages import findings, triptych_panels
+from research.pages import findings, tables, triptych_panels
 from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records.tables import GPUS
 from workflow_lib.report.figures import style
@@ -113,9 +112,8 @@ def caption(sweeps: Sequence[Sweep]) -> str:
 def svg(sweeps: Sequence[Sweep], *, wide: bool) -> str:
     """The picture as SVG; the same tables and files give the same bytes."""
     salt = "triptych" if wide else "triptych-narrow"
-    with style.styled(salt), tempfile.TemporaryDirectory() as directory:
-        (path,) = style.save(figure(sweeps, wide=wide), Path(directory, salt), ("svg",))
-        return path.read_text(encoding="utf-8")
+    with style.styled(salt):
+        return tables.svg(figure(sweeps, wide=wide), salt)
 
 
 def figure(sweeps: Sequence[Sweep], *, wide: bool) -> Figure:

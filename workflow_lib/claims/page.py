@@ -262,7 +262,7 @@ def _summary(of_author: Sequence[Entry]) -> str:
     for entry in of_author:
         claim = entry.claim
         lines.append(
-            f"| [{claim.id}](#{claim.id.lower()}) | {_cell(claim.says)} | **{entry.verdict}** | "
+            f"| {_to(claim)} | {_cell(claim.says)} | **{entry.verdict}** | "
             f"{entry.counts or NOTHING} | {_by_projection(entry)} |"
         )
     return "\n".join(lines)
@@ -271,13 +271,14 @@ def _summary(of_author: Sequence[Entry]) -> str:
 def _nearest(nearest: Sequence[tuple[Entry, Entry]]) -> str:
     lines = ["| claim | the nearest question | by runs | contrasts |", "|---|---|---|---|"]
     for entry, other in nearest:
-        links = (f"[{each.claim.id}](#{each.claim.id.lower()})" for each in (entry, other))
-        claim, question = (
-            f"{link} {_cell(each.claim.says)}"
-            for link, each in zip(links, (entry, other), strict=True)
-        )
+        claim, question = (f"{_to(each.claim)} {_cell(each.claim.says)}" for each in (entry, other))
         lines.append(f"| {claim} | {question} | **{other.verdict}** | {other.counts or NOTHING} |")
     return "\n".join(lines)
+
+
+def _to(claim: Claim) -> str:
+    """A link to what the page says of a claim."""
+    return f"[{claim.id}](#{claim.id.lower()})"
 
 
 def _by_projection(entry: Entry) -> str:
