@@ -8,8 +8,10 @@ sensor   how often power and energy are renewed, and the window over which a rea
          mean: of what the driver's own samples say, while square waves of matrix products run
 map      how far each reading of power and energy is off where a load is in step with the sensor, by
          the load's period; how long the sensor looks; over which time an energy is right to 1 %
+counter  whether the energy counter or the driver's samples are off in step with a load of steady
+         power: what each says of it beside loads of nearly its period
 
-Needs torch, numpy, scipy and nvidia-ml-py, and takes about nine minutes:
+Needs torch, numpy, scipy and nvidia-ml-py, and takes about eighteen minutes:
 
     python3 research/sensors_on_gpus.py --output sensors.jsonl
 """
@@ -32,10 +34,10 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 from benchmarks.measuring.parts import Log, parser, run_parts
 from research.measuring import readings, sensor_map
-from research.measuring.load import ROWS, Wave, square_waves, working
+from research.measuring.load import COPIES, ROWS, Wave, square_waves, working
 from research.measuring.sensor_response import fit_window, update_period
 
-PARTS = ("cost", "sensor", "map")
+PARTS = ("cost", "sensor", "map", "counter")
 #: first one that brings clocks up; periods of the others share no factor with each other or with a
 #: sensor's period, so that updates meet every phase
 WAVES = tuple(
@@ -111,15 +113,7 @@ class Benchmark:
         where too little was seen.
         """
         names = (*readings.POLLED, readings.MOMENTARY)
-        turns = []
-        for turn, waves in enumerate(sensor_map.TURNS):
-            seen = self._seen(waves, names, _SHORT_ROWS)
-            for (name, gpu), changes in seen.changes.items():
-                self.log.row("map-raw", turn=turn, reading=name, gpu=gpu, seen=changes)
-            for gpu, edges in enumerate(seen.edges):
-                began = {"began_unix_s": seen.began_unix_s}
-                self.log.row("map-edges", turn=turn, gpu=gpu, **began, edges=edges)
-            turns.append((waves, seen))
+        turns = self._turns("map", sensor_map.TURNS, names, _SHORT_ROWS)
         # All is measured before any of it is looked at.
         self.log.table(
             [
@@ -129,6 +123,40 @@ class Benchmark:
                 for row in self._map_of(gpu, names, waves, seen)
             ]
         )
+
+    def counter(self) -> None:
+        """How far the counter and the driver's samples are off in step with a load of steady power,
+        on the first two GPUs. Raises ValueError where too little was seen.
+        """
+        names = (readings.ENERGY, readings.SAMPLES)
+        turns = self._turns("counter", sensor_map.COUNTER_TURNS, names, COPIES)
+        rows = []
+        for waves, seen in turns:
+            for gpu in range(len(seen.edges)):
+                of_gpu = {name: seen.changes[name, gpu] for name in names}
+                off = sensor_map.bracket(waves, of_gpu, seen.began_unix_s)
+                row = {"GPU": str(gpu), "period, ms": f"{1e3 * off.wave.period_s:.2f}"}
+                row["duty"] = f"{off.wave.duty:g}"
+                for name, share in off.in_step.items():
+                    row[f"{name}, %"] = f"{100 * share:+.2f}"
+                    row[f"{name}, of repeats, %"] = f"{100 * off.repeats[name]:.2f}"
+                rows.append(row)
+        self.log.table(rows)
+
+    def _turns(
+        self, part: str, turns: Sequence[Sequence[Wave]], names: Sequence[str], rows: int
+    ) -> list[tuple[Sequence[Wave], Seen]]:
+        """What changed in each turn, which is kept before the next begins."""
+        found = []
+        for turn, waves in enumerate(turns):
+            seen = self._seen(waves, names, rows)
+            for (name, gpu), changes in seen.changes.items():
+                self.log.row(f"{part}-raw", turn=turn, reading=name, gpu=gpu, seen=changes)
+            for gpu, edges in enumerate(seen.edges):
+                began = {"began_unix_s": seen.began_unix_s}
+                self.log.row(f"{part}-edges", turn=turn, gpu=gpu, **began, edges=edges)
+            found.append((waves, seen))
+        return found
 
     def _map_of(
         self, gpu: int, names: Sequence[str], waves: Sequence[Wave], seen: Seen

@@ -1,7 +1,10 @@
-"""Matrix products on GPUs at times that are said beforehand, in a process for each GPU."""
+"""Work on GPUs at times that are said beforehand, in a process for each GPU: matrix products, or
+copies within a GPU's memory.
+"""
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +15,12 @@ from typing import Any, NamedTuple
 Span = tuple[float, float]
 #: rows of the square matrices: products short enough for edges of a millisecond
 ROWS = 4096
-#: products that wait in the GPU's queue: enough that it never idles, few enough to stop on time
+#: in place of rows: copies. They keep far below the power limit, so that a GPU's clock, and with it
+#: its power, stays the same.
+COPIES = 0
+#: of a copy: with what it writes twice what an H200's cache holds, and 30 µs of its time
+_COPIED_BYTES = 2**26
+#: pieces of work that wait in a GPU's queue: enough that it never idles, few enough to stop on time
 _QUEUED = 3
 #: of a process to start torch and its GPU, in seconds
 _START_S = 120.0
@@ -47,8 +55,8 @@ def square_waves(waves: Sequence[Wave]) -> list[Span]:
 def working(
     gpus: Sequence[int], spans: Sequence[Span], rows: int = ROWS
 ) -> Iterator[tuple[float, list[Sequence[float]]]]:
-    """Let these GPUs work in the spans, by products of matrices with so many rows, until the block
-    is left.
+    """Let these GPUs work in the spans, by products of matrices with so many rows or by ``COPIES``,
+    until the block is left.
 
     Gives the wall clock (s) from which the spans count, and for each GPU when its work began and
     ended, span by span, by the same clock; 0 where that is still to come. Raises RuntimeError where
@@ -83,9 +91,13 @@ def _work(gpu: int, spans: list[Span], rows: int, ready: Any, begin: Any, edges:
     import torch
 
     torch.cuda.set_device(gpu)
-    matrix = torch.randn(rows, rows, device="cuda", dtype=torch.bfloat16)
-    output = torch.empty_like(matrix)
-    torch.mm(matrix, matrix, out=output)  # now, so that nothing is loaded later
+    if rows == COPIES:
+        source = torch.zeros(_COPIED_BYTES, device="cuda", dtype=torch.uint8)
+        piece = functools.partial(torch.empty_like(source).copy_, source)
+    else:
+        matrix = torch.randn(rows, rows, device="cuda", dtype=torch.bfloat16)
+        piece = functools.partial(torch.mm, matrix, matrix, out=torch.empty_like(matrix))
+    piece()  # now, so that nothing is loaded later
     torch.cuda.synchronize()
     events = [torch.cuda.Event() for _ in range(_QUEUED)]
     ready.set()
@@ -101,7 +113,7 @@ def _work(gpu: int, spans: list[Span], rows: int, ready: Any, begin: Any, edges:
             event = events[number % _QUEUED]
             if number >= _QUEUED:
                 event.synchronize()
-            torch.mm(matrix, matrix, out=output)
+            piece()
             event.record()
             number += 1
         torch.cuda.synchronize()

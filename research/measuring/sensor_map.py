@@ -64,6 +64,18 @@ WAVES = (
 #: kept before others begin
 TURNS = tuple((STEADY, *WAVES[first : first + 7]) for first in range(0, len(WAVES), 7))
 
+#: a period over the looks', periods out of step on both sides of it, and duties: what a wave in
+#: step reads beside the other two is its error
+_BRACKETS = (("5", (0.0871, 0.1133), (0.25, 0.5, 0.75)), ("1", (0.0173, 0.0231), (0.25, 0.5)))
+_WARMING = Wave(4.0, 1, 1.0)
+#: each there and back, so that a steady drift cancels
+COUNTER_TURNS = tuple(
+    (_WARMING, *waves, *reversed(waves))
+    for ratio, (below, above), duties in _BRACKETS
+    for duty in duties
+    for waves in [(_lasting(below, duty), in_step(Fraction(ratio), duty), _lasting(above, duty))]
+)
+
 
 @dataclass(frozen=True)
 class Errors:
@@ -88,6 +100,17 @@ class Look:
     low_w: float
     high_w: float
     r2: float
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """What readings say of a wave in step, beside waves out of step on both sides of it."""
+
+    wave: Wave
+    #: reading → the share by which the mean power of the wave in step is above that of the others
+    in_step: Mapping[str, float]
+    #: reading → the share by which a wave and its repeat differ at most
+    repeats: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -146,6 +169,38 @@ def errors(
     return Errors(float(shares.mean()), float(low), float(high), len(shares))
 
 
+def bracket(
+    waves: Sequence[Wave], changes: Mapping[str, Sequence[Change]], began_unix_s: float
+) -> Bracket:
+    """What the counter and the samples say of the wave in step in one of ``COUNTER_TURNS``, beside
+    the waves around it. Raises ValueError where they changed too rarely.
+    """
+    warming, *others = waves
+    half = len(others) // 2
+    watts: dict[str, list[float]] = {}
+    for name, seen in changes.items():
+        times, values = np.array(seen).reshape(-1, 2).T
+        end_s = began_unix_s + warming.duration_s
+        for wave in others:
+            end_s += wave.duration_s
+            inside = np.flatnonzero((times > end_s - TURN_S) & (times <= end_s))
+            if len(inside) < 20:
+                raise ValueError(f"{name}: {len(inside)} changes in a wave are too few")
+            first, last = inside[[0, -1]]
+            watts.setdefault(name, []).append(
+                float((values[last] - values[first]) / (times[last] - times[first]))
+                if name == ENERGY
+                else float(values[inside].mean())
+            )
+    in_step, repeats = {}, {}
+    for name, of_waves in watts.items():
+        # There and back: a wave and its repeat lie at the same distance from the middle.
+        below, within, above = (np.array((of_waves[at], of_waves[-1 - at])) for at in range(half))
+        in_step[name] = float(2 * within.mean() / (below.mean() + above.mean()) - 1)
+        repeats[name] = max(float(abs(two[0] / two[1] - 1)) for two in (below, within, above))
+    return Bracket(others[1], in_step, repeats)
+
+
 def scatter_by_length(
     changes: Sequence[Change], begin_s: float, end_s: float
 ) -> Mapping[float, float]:
@@ -182,7 +237,7 @@ def fit_look(samples: Sequence[Change], begins_s: Sequence[float], ends_s: Seque
     phases = times - begins[np.searchsorted(begins, times, side="right") - 1]
 
     def seen(parameters: Array) -> Array:
-        low, high, delay, length = parameters
+        low, rise, delay, length = parameters
         # The share of the look [t − delay − length/2, t − delay + length/2] in which the GPU works.
         middle = phases - delay
         shares = np.zeros_like(middle)
@@ -190,13 +245,15 @@ def fit_look(samples: Sequence[Change], begins_s: Sequence[float], ends_s: Seque
             since = np.maximum(middle - length / 2, turn * period_s)
             until = np.minimum(middle + length / 2, turn * period_s + worked_s)
             shares += np.maximum(0.0, until - since) / length
-        return low + (high - low) * shares
+        return low + rise * shares
 
-    levels = np.quantile(values, (0.1, 0.9))
+    # A wave that works half of the time, half a period later, is the same one upside down: so the
+    # rise is not negative.
+    low_w, high_w = np.quantile(values, (0.1, 0.9))
     fits = [
         least_squares(
             lambda parameters: seen(parameters) - values,
-            (*levels, delay, length),
+            (low_w, high_w - low_w, delay, length),
             bounds=((0, 0, -period_s, 1e-4), (2000, 2000, period_s, period_s)),
             loss="soft_l1",
             f_scale=20.0,
@@ -205,6 +262,7 @@ def fit_look(samples: Sequence[Change], begins_s: Sequence[float], ends_s: Seque
         for delay in np.linspace(-period_s / 2, period_s / 2, 9)
         for length in (0.002, 0.01)
     ]
-    low, high, delay, length = min(fits, key=lambda fit: fit.cost).x
-    misses = seen(np.array((low, high, delay, length))) - values
-    return Look(length, delay % period_s, low, high, float(1 - misses.var() / values.var()))
+    best = min(fits, key=lambda fit: fit.cost).x
+    low, rise, delay, length = best
+    misses = seen(best) - values
+    return Look(length, delay % period_s, low, low + rise, float(1 - misses.var() / values.var()))

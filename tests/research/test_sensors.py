@@ -262,6 +262,32 @@ def test_a_counter_that_looks_often_is_right_to_its_times():
     assert by_length[1.0] < 0.003
 
 
+def test_a_reading_that_is_off_in_step_is_told_by_waves_on_both_sides():
+    turn = sensor_map.COUNTER_TURNS[0]
+    assert [wave.duty for wave in turn] == [1.0, *6 * [0.25]]
+    counter, samples, start_s, joules = [], [], 100.0, 0.0
+    for place, wave in enumerate(turn):
+        # The load drifts by 1 % a wave, and in step samples read 7 % too little.
+        watts = 400.0 * (1 + 0.01 * place)
+        for at in np.arange(start_s, start_s + wave.duration_s, 0.1):
+            counter.append((at, joules))
+            samples.append((at, watts * (0.93 if place in (2, 5) else 1.0)))
+            joules += 0.1 * watts
+        joules -= (at + 0.1 - start_s - wave.duration_s) * watts
+        start_s += wave.duration_s
+    changes = {readings.ENERGY: counter, readings.SAMPLES: samples}
+
+    found = sensor_map.bracket(turn, changes, 100.0)
+
+    assert found.wave == turn[2] == turn[5]
+    assert found.in_step[readings.ENERGY] == pytest.approx(0, abs=0.001)
+    assert found.in_step[readings.SAMPLES] == pytest.approx(-0.07, abs=0.001)
+    # The outermost are five waves apart.
+    assert found.repeats[readings.ENERGY] == pytest.approx(1 - 1.01 / 1.06, abs=0.002)
+    with pytest.raises(ValueError, match="too few"):
+        sensor_map.bracket(turn, changes | {readings.SAMPLES: samples[:100]}, 100.0)
+
+
 def test_waves_in_step_turn_once_through_the_phases_of_the_looks():
     for ratio, turn_s in (("1", 0.02), ("1/5", 0.004), ("5/4", 0.005), ("20", 0.02)):
         wave = sensor_map.in_step(Fraction(ratio))
