@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
@@ -70,6 +71,11 @@ class Benchmark:
         self.gpus = gpus
         self.log = log
         self.nvml, self.handles = readings.open_handles()
+
+    def what(self) -> dict[str, Any]:
+        """The GPUs, and the driver."""
+        uuids = [self.nvml.nvmlDeviceGetUUID(handle) for handle in self.handles[: self.gpus]]
+        return {"uuids": uuids, "driver": self.nvml.nvmlSystemGetDriverVersion()}
 
     def cost(self) -> None:
         """What each reading costs while the GPUs work."""
@@ -137,9 +143,11 @@ class Benchmark:
                 off = sensor_map.bracket(waves, of_gpu, seen.began_unix_s)
                 row = {"GPU": str(gpu), "period, ms": f"{1e3 * off.wave.period_s:.2f}"}
                 row["duty"] = f"{off.wave.duty:g}"
-                for name, share in off.in_step.items():
-                    row[f"{name}, %"] = f"{100 * share:+.2f}"
-                    row[f"{name}, of repeats, %"] = f"{100 * off.repeats[name]:.2f}"
+                for name, both in off.in_step.items():
+                    for turn, of_wave in zip(("there", "back"), both, strict=True):
+                        shares = of_wave.mean, of_wave.low, of_wave.high
+                        shown = " ".join(f"{100 * each:+.1f}" for each in shares)
+                        row[f"{name}, {turn}, %"] = shown
                 rows.append(row)
         self.log.table(rows)
 
@@ -210,8 +218,9 @@ def main() -> int:
         return 0
     log = Log(options.output)
     log.say(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}")
-    log.row("gpus", name=torch.cuda.get_device_name(), count=gpus, torch=torch.__version__)
     benchmark = Benchmark(gpus, log)
+    about = {"name": torch.cuda.get_device_name(), "torch": torch.__version__}
+    log.row("gpus", **about, **benchmark.what())
     return run_parts({name: getattr(benchmark, name) for name in PARTS}, options.parts, log)
 
 

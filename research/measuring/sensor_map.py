@@ -107,10 +107,12 @@ class Bracket:
     """What readings say of a wave in step, beside waves out of step on both sides of it."""
 
     wave: Wave
-    #: reading → the share by which the mean power of the wave in step is above that of the others
-    in_step: Mapping[str, float]
-    #: reading → the share by which a wave and its repeat differ at most
-    repeats: Mapping[str, float]
+    #: of the waves out of step, by the counter
+    mean_w: float
+    #: reading → how far its seconds are off the mean of the waves out of step: in both waves in
+    #: step, and in all out of step
+    in_step: Mapping[str, tuple[Errors, Errors]]
+    apart: Mapping[str, Errors]
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,21 @@ def errors(
 
     Raises ValueError for fewer than five stretches.
     """
+    counted_w, read_w = _stretches(name, changes, counter, begin_s, end_s)
+    return _spread(read_w / (counted_w.mean() if name == ENERGY else counted_w) - 1)
+
+
+def _spread(shares: Array) -> Errors:
+    low, high = np.quantile(shares, (0.025, 0.975))
+    return Errors(float(shares.mean()), float(low), float(high), len(shares))
+
+
+def _stretches(
+    name: str, changes: Sequence[Change], counter: Sequence[Change], begin_s: float, end_s: float
+) -> tuple[Array, Array]:
+    """Mean powers by the counter and by a reading, in the stretches of a second before each change
+    of the counter. Raises ValueError for fewer than five.
+    """
     if name not in (POWER, ENERGY, SAMPLES, MOMENTARY):
         raise ValueError(f"{name}: not a reading of power or energy")
     moments, joules = np.array(counter).reshape(-1, 2).T
@@ -156,49 +173,39 @@ def errors(
     counted_w = (joules[ends] - joules[begins]) / (moments[ends] - moments[begins])
     times, read_w = np.array(changes).reshape(-1, 2).T
     if name == ENERGY:
-        shares = counted_w / counted_w.mean() - 1
-    elif name == POWER:  # which is itself the mean over a second
-        shares = np.interp(moments[ends], times, read_w) / counted_w - 1
-    else:
-        sums_w = np.concatenate(([0.0], np.cumsum(read_w)))
-        since, until = (np.searchsorted(times, moments[at], side="right") for at in (begins, ends))
-        enough = until - since >= 3
-        since, until = since[enough], until[enough]
-        shares = (sums_w[until] - sums_w[since]) / (until - since) / counted_w[enough] - 1
-    low, high = np.quantile(shares, (0.025, 0.975))
-    return Errors(float(shares.mean()), float(low), float(high), len(shares))
+        return counted_w, counted_w
+    if name == POWER:  # which is itself the mean over a second
+        return counted_w, np.interp(moments[ends], times, read_w)
+    sums_w = np.concatenate(([0.0], np.cumsum(read_w)))
+    since, until = (np.searchsorted(times, moments[at], side="right") for at in (begins, ends))
+    enough = until - since >= 3
+    since, until = since[enough], until[enough]
+    if len(until) < 5:
+        raise ValueError(f"{name}: {len(until)} stretches of a second are too few")
+    return counted_w[enough], (sums_w[until] - sums_w[since]) / (until - since)
 
 
 def bracket(
     waves: Sequence[Wave], changes: Mapping[str, Sequence[Change]], began_unix_s: float
 ) -> Bracket:
     """What the counter and the samples say of the wave in step in one of ``COUNTER_TURNS``, beside
-    the waves around it. Raises ValueError where they changed too rarely.
+    the waves out of step around it, which have its power. Raises ValueError where they changed too
+    rarely.
     """
     warming, *others = waves
-    half = len(others) // 2
-    watts: dict[str, list[float]] = {}
+    ends_s = began_unix_s + warming.duration_s + np.cumsum([wave.duration_s for wave in others])
+    means_w, in_step, apart = {}, {}, {}
     for name, seen in changes.items():
-        times, values = np.array(seen).reshape(-1, 2).T
-        end_s = began_unix_s + warming.duration_s
-        for wave in others:
-            end_s += wave.duration_s
-            inside = np.flatnonzero((times > end_s - TURN_S) & (times <= end_s))
-            if len(inside) < 20:
-                raise ValueError(f"{name}: {len(inside)} changes in a wave are too few")
-            first, last = inside[[0, -1]]
-            watts.setdefault(name, []).append(
-                float((values[last] - values[first]) / (times[last] - times[first]))
-                if name == ENERGY
-                else float(values[inside].mean())
-            )
-    in_step, repeats = {}, {}
-    for name, of_waves in watts.items():
-        # There and back: a wave and its repeat lie at the same distance from the middle.
-        below, within, above = (np.array((of_waves[at], of_waves[-1 - at])) for at in range(half))
-        in_step[name] = float(2 * within.mean() / (below.mean() + above.mean()) - 1)
-        repeats[name] = max(float(abs(two[0] / two[1] - 1)) for two in (below, within, above))
-    return Bracket(others[1], in_step, repeats)
+        # There and back: the means of a wave and its repeat are of the same time for all three.
+        of_waves = [
+            _stretches(name, seen, changes[ENERGY], end_s - TURN_S, end_s)[1] for end_s in ends_s
+        ]
+        there, back = of_waves[1::3]
+        others_w = [*of_waves[::3], *of_waves[2::3]]
+        means_w[name] = watts = float(np.mean([each.mean() for each in others_w]))
+        in_step[name] = _spread(there / watts - 1), _spread(back / watts - 1)
+        apart[name] = _spread(np.concatenate(others_w) / watts - 1)
+    return Bracket(others[1], means_w[ENERGY], in_step, apart)
 
 
 def scatter_by_length(

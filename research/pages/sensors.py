@@ -1,10 +1,12 @@
-"""The pages of what ``research/sensors_on_gpus.py`` saw: one of each file in evidence/sensors."""
+"""The pages of what ``research/sensors_on_gpus.py`` saw: one of each map in evidence/sensors, with
+what another file says of the energy counter.
+"""
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,15 +15,18 @@ from matplotlib.figure import Figure
 
 from research.measuring.readings import ENERGY, MOMENTARY, POWER, SAMPLES
 from research.measuring.sensor_map import (
+    COUNTER_TURNS,
     IN_STEP,
     LENGTHS_S,
     LOOKS_S,
     OUT_OF_STEP_S,
     STEADY,
     TURNS,
+    Bracket,
     Errors,
     Look,
     MapRow,
+    bracket,
     fit_look,
     map_rows,
 )
@@ -31,7 +36,11 @@ from research.pages.parts import percent
 from research.pages.tables import NOTICE, document, svg, table
 from workflow_lib.report.figures import style
 
+#: part → its lines
+Records = Mapping[str, list[dict[str, Any]]]
 RECORDS = Path(__file__).parents[2] / "evidence" / "sensors"
+#: ends the name of a file whose other part is the map's
+_OF_COUNTER = "-counter.jsonl.xz"
 #: a reading, what it is called, and its colour and marker
 _SHOWN = (
     (SAMPLES, "driver's samples", style.BLUE, "o"),
@@ -43,11 +52,12 @@ _SHOWN = (
 def files() -> dict[Path, str]:
     """Path and text of each page and its figure."""
     made = dict[Path, str]()
-    for path in sorted(RECORDS.glob("*.jsonl.xz")):
+    for of_counter in sorted(RECORDS.glob(f"*{_OF_COUNTER}")):
+        path = of_counter.with_name(of_counter.name.replace(_OF_COUNTER, ".jsonl.xz"))
         name = f"sensors-{path.name.removesuffix('.jsonl.xz')}"
-        records = _records(path)
+        records, counter = _records(path), _records(of_counter)
         rows = list(_map(records))
-        made[findings.DIRECTORY / f"{name}.md"] = _page(path.name, name, records, rows)
+        made[findings.DIRECTORY / f"{name}.md"] = _page(path.name, name, records, rows, counter)
         made[findings.DIRECTORY / "images" / f"{name}.svg"] = _figure(name, rows)
     return made
 
@@ -61,32 +71,30 @@ def _records(path: Path) -> dict[str, list[dict[str, Any]]]:
     return parts
 
 
-def _map(records: Mapping[str, list[dict[str, Any]]]) -> Iterator[MapRow]:
+def _map(records: Records) -> Iterator[MapRow]:
     """The map's rows, of the first GPU."""
     for edges in records["map-edges"]:
         if edges["gpu"] == 0:
             turn = edges["turn"]
-            yield from map_rows(TURNS[turn], _changes(records, turn), edges["began_unix_s"])
+            yield from map_rows(TURNS[turn], _changes(records, "map", turn), edges["began_unix_s"])
 
 
-def _changes(records: Mapping[str, list[dict[str, Any]]], turn: int) -> dict[str, Any]:
-    """Reading → its changes in a turn of the map, of the first GPU."""
+def _changes(records: Records, part: str, turn: int) -> dict[str, Any]:
+    """Reading → its changes in a turn of a part, of the first GPU."""
     return {
         each["reading"]: each["seen"]
-        for each in records["map-raw"]
+        for each in records[f"{part}-raw"]
         if (each["turn"], each["gpu"]) == (turn, 0)
     }
 
 
-def _page(
-    file: str, name: str, records: Mapping[str, list[dict[str, Any]]], rows: Sequence[MapRow]
-) -> str:
+def _page(file: str, name: str, records: Records, rows: Sequence[MapRow], counter: Records) -> str:
     (gpu,) = records["gpus"]
+    brackets = list(_brackets(counter))
     apart = [row for row in rows if row.wave.period_s in OUT_OF_STEP_S]
     waves = [row for row in rows if row.wave != STEADY]
     worst = max(waves, key=lambda row: _most(row.errors[SAMPLES]))
     within = max(_most(row.errors[SAMPLES]) for row in apart if row.wave.period_s < 2 * LOOKS_S)
-    own = [[_most(row.errors[ENERGY]) for row in each] for each in (waves, apart)]
     return document(
         NOTICE,
         f"# When do power readings of an {gpu['name'].removeprefix('NVIDIA ')} miss the load?",
@@ -113,14 +121,28 @@ def _page(
             map(_row, rows),
         ),
         "## What the counter itself misses",
-        f"The counter's seconds differ by up to {100 * max(own[0]):.0f} % from their mean over a "
-        f"wave, but by up to {100 * max(own[1]):.0f} % with periods of 17.3, 23.1, 43.1 and 97.1 "
-        "ms, too, where it agrees with the samples: the GPU's power moved by itself, though its "
-        "work was the same. So an error of the counter at 20 ms could not be told from that. At "
-        "100 ms, its own period, it and the samples differ in their means over a whole wave: "
-        f"by {_means(rows, 5 * LOOKS_S)}. One of them is off there by as much.",
+        _of_counter(brackets),
+        f"Under the products, power moves by itself by a tenth within seconds. So [another load]"
+        f"(../../evidence/sensors/{file.replace('.jsonl.xz', _OF_COUNTER)}) was put on a second "
+        "H200: copies within its memory, which stay far below the power limit. A wave in step lies "
+        "between two out of step, there and back, which have its power: shares are off their mean. "
+        "Where they differ between the two waves, the power itself moved.",
+        table(
+            (
+                *("period, ms", "work", "W", "counter, first wave, % (mean)", "second wave"),
+                *("its seconds out of step", "driver's samples, first wave", "second wave"),
+            ),
+            map(_bracket_row, brackets),
+        ),
         "## What each reading is",
-        table(("reading", "renewed every, ms (95 % interval)", "shows"), _readings(records)),
+        table(
+            ("GPU", "reading", "renewed every, ms (95 % interval)", "shows"),
+            [
+                (place, *row)
+                for place, each in (("first", records), ("second", counter))
+                for row in _readings(each)
+            ],
+        ),
         "## How long to look",
         "Energies between changes of the counter, over so many seconds of a load, beside its mean "
         "power: 95 % are within these shares, which hold how the power moved by itself.",
@@ -147,39 +169,76 @@ def _range(errors: Errors) -> str:
     return f"{_number(errors.low)} to {percent(errors.high)}"
 
 
+def _shares(errors: Errors) -> str:
+    return f"{_number(errors.low)} to {_number(errors.high)} ({_number(errors.mean)})"
+
+
 def _row(row: MapRow) -> tuple[str, ...]:
     """A row of the table of the map."""
     steady = row.wave == STEADY
     return (
         *(("steady", "") if steady else (f"{1e3 * row.wave.period_s:.1f}", f"{row.wave.duty:g}")),
-        *(
-            f"{_number(off.low)} to {_number(off.high)} ({_number(off.mean)})"
-            for off in (row.errors[name] for name, *_ in _SHOWN)
-        ),
+        *(_shares(off) for off in (row.errors[name] for name, *_ in _SHOWN)),
         _range(row.errors[ENERGY]).removesuffix(" %"),
     )
 
 
-def _means(rows: Iterable[MapRow], period_s: float) -> str:
-    """The samples' mean errors of the waves of about a period, by their work."""
-    return ", ".join(
-        f"{percent(row.errors[SAMPLES].mean)} (work in {100 * row.wave.duty:.0f} %)"
-        for row in sorted(rows, key=lambda row: row.wave.duty)
-        if abs(row.wave.period_s / period_s - 1) < 0.005
+def _brackets(records: Records) -> Iterator[Bracket]:
+    """What the first GPU's turns of the counter say."""
+    for edges in records["counter-edges"]:
+        if edges["gpu"] == 0:
+            changes = _changes(records, "counter", edges["turn"])
+            yield bracket(COUNTER_TURNS[edges["turn"]], changes, edges["began_unix_s"])
+
+
+def _of_counter(brackets: Sequence[Bracket]) -> str:
+    """How far the counter and the samples are off in step, by the wave that is less so of two."""
+    off = {
+        name: [
+            max(
+                min(map(_most, each.in_step[name]))
+                for each in brackets
+                if _in_looks(each) is at_looks
+            )
+            for at_looks in (True, False)
+        ]
+        for name in (ENERGY, SAMPLES)
+    }
+    apart = max(_most(each.apart[ENERGY]) for each in brackets if _in_looks(each))
+    means = [each.mean for row in brackets for each in row.in_step[ENERGY] if not _in_looks(row)]
+    return (
+        f"With a period of 20 ms, its seconds are up to {100 * off[ENERGY][0]:.1f} % off, by the "
+        f"phase, where the samples are {100 * off[SAMPLES][0]:.1f} % off; out of step they scatter "
+        f"by {100 * apart:.1f} %. With a period of 100 ms, after which the counter is renewed, its "
+        f"mean over all phases is {_number(min(means))} to {percent(max(means))} off."
     )
 
 
-def _readings(records: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, str, str]]:
+def _in_looks(row: Bracket) -> bool:
+    return row.wave.period_s < 2 * LOOKS_S
+
+
+def _bracket_row(row: Bracket) -> tuple[str, ...]:
+    first, second = map(_shares, row.in_step[ENERGY])
+    period = f"{1e3 * row.wave.period_s:.1f}", f"{row.wave.duty:g}", f"{row.mean_w:.0f}"
+    return *period, first, second, _shares(row.apart[ENERGY]), *map(_shares, row.in_step[SAMPLES])
+
+
+def _readings(records: Records) -> Iterator[tuple[str, str, str]]:
     """Rows of the table of readings, of the first GPU."""
     seen = {each["reading"]: each["seen"] for each in records["sensor-raw"] if each["gpu"] == 0}
-    window, look = fit_window(seen[POWER], seen[SAMPLES]), _look(records)
+    window = fit_window(seen[POWER], seen[SAMPLES])
     shows = {
         POWER: f"a mean over {1e3 * window.window_s:.0f} ms ({1e3 * window.low_s:.0f} to "
-        f"{1e3 * window.high_s:.0f}), {1e3 * window.delay_s:.1f} ms ago",
+        f"{1e3 * window.high_s:.0f})",
         ENERGY: "energy since the driver was loaded",
-        SAMPLES: f"a look of {1e3 * look.length_s:.1f} ms or less: an edge of the load takes so "
-        "long to pass",
+        SAMPLES: "a short look",
     }
+    if "map-raw" in records:
+        shows[SAMPLES] = (
+            f"a look of {1e3 * _look(records).length_s:.1f} ms or less: an edge of the "
+        )
+        shows[SAMPLES] += "load takes so long to pass"
     for name, about in shows.items():
         middle, low, high = (
             f"{1e3 * each:.1f}" for each in update_period([at for at, _ in seen[name]])
@@ -187,7 +246,7 @@ def _readings(records: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str
         yield name, f"{middle} ({low} to {high})", about
 
 
-def _look(records: Mapping[str, list[dict[str, Any]]]) -> Look:
+def _look(records: Records) -> Look:
     """How the samples see the edges of the wave of 20 ms, of the first GPU."""
     (turn,) = (turn for turn, waves in enumerate(TURNS) if IN_STEP in waves)
     (edges,) = (
@@ -195,7 +254,7 @@ def _look(records: Mapping[str, list[dict[str, Any]]]) -> Look:
     )
     first = sum(wave.count for wave in TURNS[turn][: TURNS[turn].index(IN_STEP)])
     of_wave = edges[2 * first : 2 * (first + IN_STEP.count)]
-    return fit_look(_changes(records, turn)[SAMPLES], of_wave[::2], of_wave[1::2])
+    return fit_look(_changes(records, "map", turn)[SAMPLES], of_wave[::2], of_wave[1::2])
 
 
 def _lengths(name: str, rows: Sequence[MapRow]) -> tuple[str, ...]:

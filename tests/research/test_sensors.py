@@ -280,10 +280,14 @@ def test_a_reading_that_is_off_in_step_is_told_by_waves_on_both_sides():
     found = sensor_map.bracket(turn, changes, 100.0)
 
     assert found.wave == turn[2] == turn[5]
-    assert found.in_step[readings.ENERGY] == pytest.approx(0, abs=0.001)
-    assert found.in_step[readings.SAMPLES] == pytest.approx(-0.07, abs=0.001)
-    # The outermost are five waves apart.
-    assert found.repeats[readings.ENERGY] == pytest.approx(1 - 1.01 / 1.06, abs=0.002)
+    for name, off in ((readings.ENERGY, 0.0), (readings.SAMPLES, -0.07)):
+        there, back = found.in_step[name]
+        # The second and the fifth of six.
+        assert there.mean == pytest.approx((1 + off) * 1.02 / 1.035 - 1, abs=0.001)
+        assert (there.mean + back.mean) / 2 == pytest.approx(off, abs=0.001)
+    # Of the waves out of step, the first, third, fourth and sixth.
+    assert found.mean_w == pytest.approx(400 * 1.035, rel=0.001)
+    assert found.apart[readings.SAMPLES].low == pytest.approx(1.01 / 1.035 - 1, abs=0.001)
     with pytest.raises(ValueError, match="too few"):
         sensor_map.bracket(turn, changes | {readings.SAMPLES: samples[:100]}, 100.0)
 
