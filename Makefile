@@ -27,7 +27,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment measure test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment measure release test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -136,6 +136,12 @@ claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS,
 
 measure: $(VENV)/.installed-analysis ## build dist/triptych.pyz, one file that measures any command
 	@$(BIN)/python -m workflow_lib.measure.bundle
+
+release: measure ## build the wheel, dist/triptych.pyz and their checksums in dist/
+	@rm -rf build dist/*.whl
+	@SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct || date +%s)" $(BIN)/python -m pip wheel --quiet --no-index --no-deps --no-build-isolation \
+	  --wheel-dir dist . && rm -rf build
+	@cd dist && sha256sum *.whl triptych.pyz > SHA256SUMS && cat SHA256SUMS
 
 profiles: $(VENV)/.installed ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(BIN)/python profiles/register.py

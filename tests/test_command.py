@@ -32,19 +32,19 @@ def call(*argv: str | Path, cwd: Path, **variables: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as ``pip install .`` does, with the build packages that are here."""
+    """The wheel that ``make release`` builds, of what stands in the release's list of checksums."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "Makefile"):
         shutil.copy(ROOT / name, copy)
     for name in ("workflow_lib", "envs"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    built = call(
-        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"),
-        *("--no-build-isolation", "--wheel-dir", copy / "wheels", copy),
-        cwd=copy,
-    )
+    installed = f"--old-file={sys.prefix}/.installed-analysis"
+    built = call("make", f"VENV={sys.prefix}", installed, "release", cwd=copy)
     assert built.returncode == 0, built.stderr
-    (found,) = (copy / "wheels").glob("*.whl")
+    checked = call("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=copy / "dist")
+    assert (checked.returncode, checked.stdout) == (0, "")
+    assert not (copy / "build").exists()
+    (found,) = (copy / "dist").glob("*.whl")
     return found
 
 

@@ -17,8 +17,10 @@ from workflow_lib.records.tables import KERNELS, STEP_TIMES, TRACES
 from workflow_lib.report.caveats import trainers_differ
 from workflow_lib.report.figures.cell_names import Row, completed, in_order
 from workflow_lib.report.figures.environments import environments
+from workflow_lib.report.figures.kernel_times import CLASSES, folded, kernel_times, mean_times
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.report.figures.style import EMULATED_MARK
+from workflow_lib.report.figures.tables import read_tables
 from workflow_lib.study import load_study
 from workflow_lib.words import counted
 
@@ -81,6 +83,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
             f"![{about[0]}](images/{name})\n\n*{': '.join(about)}{emulated}*"
             for name, (_, about) in images.items()
         ),
+        *kernel_time(directory, cells),
         *communication(directory, cells),
         *losses(directory, cells),
         "## What the differences support",
@@ -93,6 +96,25 @@ def of_sweep(directory: Path) -> dict[Path, str]:
     for name, (path, _) in images.items():
         found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
     return found
+
+
+def kernel_time(directory: Path, cells: Sequence[Row]) -> list[str]:
+    """The section on kernel time by class; nothing where fewer than two cells were profiled."""
+    of_cells = kernel_times(read_tables(directory), [cell["cell"] for cell in cells])
+    if len(of_cells) < 2:
+        return []
+    names = parts.names_of(cells)
+    bars = folded([mean_times(list(ranks.values())) for ranks in of_cells.values()])
+    shown = [each for each in CLASSES if any(each.name in bar for bar in bars)]
+    lines = [
+        (f"`{names[cell]}`", *(significant(1e3 * bar.get(each.name, 0.0)) for each in shown))
+        for cell, bar in zip(of_cells, bars, strict=True)
+    ]
+    return [
+        "## Kernel time of a step",
+        "In ms, by class, the mean of the ranks of one profiled run of each cell.",
+        "\n".join(table(("cell", *(each.legend for each in shown)), lines)),
+    ]
 
 
 def communication(directory: Path, cells: Sequence[Row]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workflow_lib import plan, results
 from workflow_lib.analysis.collect import of_another_attempt
-from workflow_lib.archive import versions
+from workflow_lib.archive import croissant, versions
 from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
 from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
@@ -47,7 +47,8 @@ def pack(
     published: date | None = None,
     cut_off: bool = False,
 ) -> Packed:
-    """Write a sweep's archive. The same files, versions and arguments give the same bytes.
+    """Write a sweep's archive, and beside it what describes its tables (see croissant). The same
+    files, versions and arguments give the same bytes.
 
     ``licence`` is an SPDX identifier or an address, for the data. ``published`` is the day of the
     last run unless given. With ``cut_off``, runs without a recorded end are packed as they are.
@@ -79,10 +80,8 @@ def pack(
     described = Description(
         sweep.name, sweep.description, sweep.platform, published, licence, runs, used
     )
-    texts = {
-        versions.NAME: _json(used),
-        METADATA_NAME: _json(metadata(described, {**sizes, versions.NAME: len(_json(used))})),
-    }
+    crate = metadata(described, {**sizes, versions.NAME: len(_json(used))})
+    texts = {versions.NAME: _json(used), METADATA_NAME: _json(crate)}
     information = {
         "Bag-Software-Agent": f"Triptych {used['triptych']}",
         "Bagging-Date": published.isoformat(),
@@ -92,6 +91,8 @@ def pack(
     }
     midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
     write_bag(archive, files, sizes, texts, information, midnight)
+    (dataset,) = (each for each in crate["@graph"] if each["@id"] == "./")
+    croissant.write(archive, dataset, list(files))
     products = sum(is_product(name) for name in files)
     wanted = (*(of_sweep.table(name) for name in TABLES), of_sweep.report)
     missing = tuple(path.name for path in wanted if not path.is_file())

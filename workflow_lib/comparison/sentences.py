@@ -207,21 +207,27 @@ def signed(measure: Measure, value: float) -> str:
 
 
 def interval(measure: Measure, low: float, high: float) -> str:
-    """An interval with signs and unit: "+10 to +14 %"."""
-    return f"{_sign(measure, low)} to {_sign(measure, high)} {_unit(measure)}"
+    """An interval with signs and unit: "+10 to +14 %", or "+19.6 to +20.3 %", as two digits of that
+    show no width.
+    """
+    for digits in (2, 3):
+        ends = _sign(measure, low, digits), _sign(measure, high, digits)
+        if ends[0] != ends[1]:
+            break
+    return f"{' to '.join(ends)} {_unit(measure)}"
 
 
 def _unit(measure: Measure) -> str:
     return "%" if is_ratio(measure) else difference_unit(measure)
 
 
-def _size(measure: Measure, value: float) -> str:
+def _size(measure: Measure, value: float, digits: int = 2) -> str:
     scaled = 100 * (value - 1) if is_ratio(measure) else measure.factor * value
-    return significant(abs(scaled), 2, decimals=2)
+    return significant(abs(scaled), digits, decimals=2)
 
 
-def _sign(measure: Measure, value: float) -> str:
-    size = _size(measure, value)
+def _sign(measure: Measure, value: float, digits: int = 2) -> str:
+    size = _size(measure, value, digits)
     if not size.strip("0."):
         return "0"
     return f"{MINUS if value < (1.0 if is_ratio(measure) else 0.0) else '+'}{size}"
