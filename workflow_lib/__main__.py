@@ -44,6 +44,7 @@ COMMANDS = {
     "preflight": Command("measure.preflight", "whether a node's GPUs are fit, in a minute"),
     "site": Command("measure.site", "measure every job: Slurm's Prolog and Epilog"),
     "export": Command("measure.export", "a run as a timeline for Perfetto, or for Prometheus"),
+    "disclose": Command("measure.disclose", "what disclosures ask about a training's energy"),
     "audit": Command("audit", "energy and validity of runs, again from their raw files"),
     "project": Command("projection.__main__", "what a model would do on more GPUs", "project"),
     "slots": Command(

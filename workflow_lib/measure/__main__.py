@@ -19,6 +19,7 @@ from workflow_lib.audit import DamagedError
 from workflow_lib.measure import (
     attach,
     conclude,
+    disclose,
     export,
     ingest,
     preflight,
@@ -207,6 +208,7 @@ COMMANDS = {
     "sample": _sample,
     "attach": attach.main,
     "conclude": conclude.main,
+    "disclose": disclose.main,
     "export": export.main,
     "ingest": ingest.main,
     "preflight": preflight.main,

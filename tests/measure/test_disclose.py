@@ -1,0 +1,130 @@
+"""What ``triptych disclose`` states of measured commands, beside numbers made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.measure.runs import measure, measured
+from workflow_lib.audit import DamagedError
+from workflow_lib.measure import disclose
+from workflow_lib.measure.disclose import Job, main, read_job, terms
+
+KWH = 3.6e6
+
+
+def job(hours: float = 1.0, kwh: float = 1.0, gpus: int = 2, **of_tokens: float) -> Job:
+    told = {"token_j": None, "tokens_per_s": None, **of_tokens}
+    return Job(Path("a"), 1e9, 1e9 + 3600 * hours, Counter({"H100": gpus}), KWH * kwh, **told)
+
+
+def table(jobs, tokens=None, **given):
+    return {each.name: each for each in terms(jobs, tokens, given)}
+
+
+def test_times_and_energies_of_jobs_are_sums_with_what_sensors_leave():
+    found = table([job(), job(hours=2, kwh=2.5)])
+
+    assert (found["GPU-hours"].value, found["training time"].value) == (6, 3)
+    energy = found["energy of the GPUs"]
+    assert (energy.value, energy.kind) == (pytest.approx(3.5), "measured")
+    # ±12.5 W of each GPU are 0.075 kWh in 6 GPU-hours; gains are of −10 to 10 %.
+    assert energy.ends == pytest.approx(((3.5 - 0.075) / 1.1, (3.5 + 0.075) / 0.9))
+    unknown = {name for name, each in found.items() if each.kind == "not known"}
+    assert unknown == {
+        "energy of the nodes beside their GPUs",
+        "energy of networks and storage",
+        "energy of jobs not named here",
+        "energy of cooling and power supply",
+        "emissions",
+        "computation",
+    }
+    assert {found[name].value for name in unknown} == {None}
+
+
+def test_a_whole_training_is_estimated_by_the_steps_of_its_jobs():
+    jobs = [job(token_j=0.09, tokens_per_s=1000), job(token_j=0.11, tokens_per_s=800)]
+
+    found = table(jobs, tokens=3.6e9)
+
+    assert {found[name].kind for name in ("GPU-hours", "training time")} == {"estimated"}
+    # 1,000 and 1,250 hours on two GPUs.
+    assert found["training time"].value == pytest.approx(1125)
+    assert found["GPU-hours"].ends == pytest.approx((2000, 2500))
+    energy = found["energy of the GPUs"]
+    assert energy.value == pytest.approx(100)
+    assert energy.ends == pytest.approx(((90 - 31.25) / 1.1, (110 + 31.25) / 0.9))
+
+
+def test_what_is_given_is_named_with_its_source():
+    found = table([job()], pue=(1.5, "the site"), grid=(200.0, "the grid"), flops=(2e24, "6 N D"))
+
+    assert found["energy with cooling, of the GPUs"].value == pytest.approx(1.5)
+    emitted = found["emissions, of the GPUs"]
+    assert (emitted.value, emitted.kind) == (pytest.approx(0.3), "estimated")
+    assert "the grid" in emitted.how
+    assert found["computation"][1:] == (2e24, "FLOP", None, "given", "6 N D")
+
+
+@pytest.mark.parametrize(
+    "jobs", [[job()], [job(token_j=1, tokens_per_s=1), job(gpus=1, token_j=1, tokens_per_s=1)]]
+)
+def test_jobs_that_tell_nothing_of_a_whole_training_are_refused(jobs):
+    with pytest.raises(DamagedError):
+        terms(jobs, 1e9, {})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A measured command whose simulated GPU passes for one."""
+    log = "import time\nfor i in range(8):\n    print(f'step {i}', flush=True); time.sleep(0.2)"
+    done = measure(
+        tmp_path,
+        *("python3", "-c", f"import time; time.sleep(1)\n{log}"),
+        options=("--steps=log", "--log", str(tmp_path / "out.log"), "--tokens-per-step=1000"),
+    )
+    assert done.returncode == 0, done.stderr
+    directory = tmp_path / "run"
+    for path in (directory / "measured.json", *directory.glob("telemetry/*.json")):
+        record = json.loads(path.read_bytes())
+        if "simulated" in record:
+            path.write_text(json.dumps({**record, "simulated": False}), encoding="utf-8")
+    return directory
+
+
+def test_a_command_is_disclosed_from_its_begin_to_its_end(run, tmp_path, capsys):
+    read = read_job(run)
+    record = measured(tmp_path)
+
+    assert read.duration_s == record["ended_unix_s"] - record["started_unix_s"] > 2.6
+    # An idle GPU of a known power, all of the time.
+    power_w = record["values"]["power_mean_w"]
+    assert read.energy_j == pytest.approx(power_w * read.duration_s, rel=0.1)
+
+    output = tmp_path / "disclosure.md"
+    assert main([str(run), "--output", str(output)]) == 0
+    text = output.read_text(encoding="utf-8")
+    assert f"{disclose._number(read.energy_j / KWH)} kWh" in text
+    (stated,) = json.loads((tmp_path / "disclosure.spdx.json").read_bytes())[
+        "ai_trainingEnergyConsumption"
+    ]
+    assert float(stated["ai_energyQuantity"]) == pytest.approx(read.energy_j / KWH, rel=1e-3)
+    assert stated["ai_energyUnit"] == "kilowattHour"
+
+    assert main([str(run), str(run), "--output", str(tmp_path / "twice.md")]) == 1
+    assert not (tmp_path / "twice.md").exists()
+    with pytest.raises(SystemExit):
+        main([str(run), "--pue", "1.2"])
+    capsys.readouterr()
+
+
+def test_what_is_simulated_or_not_valid_is_not_disclosed(run):
+    path = run / "measured.json"
+    record = json.loads(path.read_bytes())
+    for change in ({"simulated": True}, {"invalid": ["why"]}, {"ended_unix_s": None}):
+        path.write_text(json.dumps({**record, **change}), encoding="utf-8")
+        with pytest.raises(DamagedError):
+            read_job(run)

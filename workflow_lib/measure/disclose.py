@@ -1,0 +1,354 @@
+"""``triptych disclose DIR…``: what a training's disclosures ask about its energy.
+
+Of the directories of measured commands that trained one model, it makes a table of terms, each
+measured, estimated, given or not known, with an interval where there is one. From the table follow
+the energy part of the EU AI Act's Annex XI (Regulation (EU) 2024/1689, 2 (d) and (e)), a model
+card's section, and SPDX 3.0.1's ``trainingEnergyConsumption``.
+
+What no sensor here sees (cooling, networks, storage, what else the nodes draw) is not known, unless
+it is given with its source. Nothing is assumed in its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from workflow_lib.audit import Audit, DamagedError, Files, read_file
+from workflow_lib.measure.summary import read_json
+from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
+from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import report_error, whole_file
+from workflow_lib.words import counted, power_of_ten
+
+_J_PER_KWH = 3.6e6
+#: from here on a number is written as a power of ten
+_MANY = 1e9
+_OF_GPUS = "energy of the GPUs"
+_SENSORS = (
+    f"the GPUs' own sensors; ends by their published errors, a gain of ±{100 * GAIN_SHARE:g} % and "
+    f"±{OFFSET_W:g} W"
+)
+#: option → what it gives, and its unit
+_GIVEN = {
+    "pue": ("facility's energy over that of its computers", ""),
+    "grid": ("emissions of the grid", "g CO2e/kWh"),
+    "flops": ("computation of the training", "FLOP"),
+}
+
+
+class Term(NamedTuple):
+    """A line of the table. A value that is not known is null."""
+
+    name: str
+    value: float | None
+    unit: str
+    #: ends of what the sensors leave, or of the repeats; null where nothing tells them
+    ends: tuple[float, float] | None
+    #: measured, estimated, given or not known
+    kind: str
+    how: str
+
+
+class Job(NamedTuple):
+    """A measured command, from its begin to its end."""
+
+    directory: Path
+    started_unix_s: float
+    ended_unix_s: float
+    gpus: Counter[str]
+    energy_j: float
+    #: of the steps that count; null where nobody told tokens
+    token_j: float | None
+    tokens_per_s: float | None
+
+    @property
+    def duration_s(self) -> float:
+        """How long it took."""
+        return self.ended_unix_s - self.started_unix_s
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of all models together."""
+        return sum(self.gpus.values())
+
+
+def read_job(directory: Path) -> Job:
+    """A command's energy from its begin to its end, its warm-up and start included.
+
+    Raises DamagedError for one that is simulated, did not end, or whose energy is not known or not
+    valid, and OSError.
+    """
+    path = RunPaths(directory).measured
+    read = partial(read_file, directory)
+    try:
+        record = read_json(path)
+        why = "; ".join(map(str, record["invalid"]))
+        if record["simulated"]:
+            why = "its readings are simulated"
+        whole = json.dumps({**record, "rung": 0, "steps": []}).encode()
+        if not why:
+            audit = Audit(Files(str(directory), lambda of: whole if of == path.name else read(of)))
+            why = "; ".join(audit.invalid)
+        if not why and "energy_j" not in audit.values:
+            why = "telemetry does not cover the energy of its GPUs"
+        if why:
+            raise DamagedError(why)
+        return Job(
+            directory,
+            float(record["started_unix_s"]),
+            float(record["ended_unix_s"]),
+            Counter(str(gpu["name"]) for gpu in record["gpus"]),
+            audit.values["energy_j"],
+            record["values"].get("energy_per_token_j"),
+            record["values"].get("tokens_per_s"),
+        )
+    except (DamagedError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"{directory} cannot be disclosed: {error}") from None
+
+
+def terms(
+    jobs: Sequence[Job], tokens: float | None, given: dict[str, tuple[float, str]]
+) -> list[Term]:
+    """The table. ``tokens`` are those of a whole training that the jobs are a part of; ``given``
+    has values by the names of their options, with their sources.
+
+    Raises DamagedError if ``tokens`` are given, and a job does not tell its own, or ran on other
+    GPUs.
+    """
+    found = [*_measured(jobs)] if tokens is None else [*_estimated(jobs, tokens)]
+    of_gpus = found[-1]
+    found += [
+        Term(f"energy of {name}", None, "kWh", None, "not known", "nothing here saw it")
+        for name in ("the nodes beside their GPUs", "networks and storage", "jobs not named here")
+    ]
+    pue, grid, flops = map(given.get, _GIVEN)
+    if pue:
+        found.append(_times("energy with cooling, of the GPUs", of_gpus, pue, "kWh", 1.0))
+    else:
+        found.append(_unknown("energy of cooling and power supply", "kWh", "pue"))
+    if grid:
+        energy = found[-1] if pue else of_gpus
+        found.append(_times("emissions, of the GPUs", energy, grid, "kg CO2e", 1e-3))
+    else:
+        found.append(_unknown("emissions", "kg CO2e", "grid"))
+    if flops:
+        found.append(Term("computation", flops[0], "FLOP", None, "given", flops[1]))
+    else:
+        found.append(_unknown("computation", "FLOP", "flops"))
+    return found
+
+
+def _measured(jobs: Sequence[Job]) -> Iterator[Term]:
+    """Time and energy of the jobs themselves."""
+    began, ended = (
+        time.strftime("%Y-%m-%d", time.gmtime(at))
+        for at in (min(job.started_unix_s for job in jobs), max(job.ended_unix_s for job in jobs))
+    )
+    days = " to ".join(dict.fromkeys((began, ended)))
+    how = f"begin to end of {counted(len(jobs), 'job')}, {days}"
+    gpu_s = sum(job.duration_s * job.gpu_count for job in jobs)
+    yield Term("GPU-hours", gpu_s / 3600, "h", None, "measured", how)
+    hours = sum(job.duration_s for job in jobs) / 3600
+    yield Term("training time", hours, "h", None, "measured", f"{how}, one after another")
+    energy_j = sum(job.energy_j for job in jobs)
+    ends = _true(energy_j, gpu_s)
+    yield _energy(energy_j, ends, "measured", f"{how}, by {_SENSORS}")
+
+
+def _estimated(jobs: Sequence[Job], tokens: float) -> Iterator[Term]:
+    """Time and energy of so many tokens, by the steps of the jobs, each of which is a repeat."""
+    if not all(job.token_j and job.tokens_per_s for job in jobs):
+        raise DamagedError(
+            "--tokens needs the joules per token of every job; measure them with --tokens-per-step"
+        )
+    if len(kinds := {_in_words(job.gpus) for job in jobs}) > 1:
+        raise DamagedError(
+            f"--tokens needs jobs on the same GPUs, not {' and '.join(sorted(kinds))}"
+        )
+    count = jobs[0].gpu_count
+    how = f"{_number(tokens)} tokens at the pace of the steps of {counted(len(jobs), 'job')}"
+    hours = [tokens / job.tokens_per_s / 3600 for job in jobs if job.tokens_per_s]
+    for name, factor in (("GPU-hours", count), ("training time", 1)):
+        ends = (factor * min(hours), factor * max(hours)) if len(hours) > 1 else None
+        yield Term(name, factor * fmean(hours), "h", ends, "estimated", how)
+    energies_j = [tokens * job.token_j for job in jobs if job.token_j]
+    low_j, _ = _true(min(energies_j), 3600 * count * max(hours))
+    _, high_j = _true(max(energies_j), 3600 * count * max(hours))
+    yield _energy(fmean(energies_j), (low_j, high_j), "estimated", f"{how}, by {_SENSORS}")
+
+
+def _true(energy_j: float, gpu_s: float) -> tuple[float, float]:
+    """The least and the most that was taken where GPUs' sensors say ``energy_j``: they read
+    (1 + gain) · power + offset.
+    """
+    least = (energy_j - OFFSET_W * gpu_s) / (1 + GAIN_SHARE)
+    return max(0.0, least), (energy_j + OFFSET_W * gpu_s) / (1 - GAIN_SHARE)
+
+
+def _energy(energy_j: float, ends_j: tuple[float, float], kind: str, how: str) -> Term:
+    low, high = (end / _J_PER_KWH for end in ends_j)
+    return Term(_OF_GPUS, energy_j / _J_PER_KWH, "kWh", (low, high), kind, how)
+
+
+def _in_words(gpus: Counter[str]) -> str:
+    return ", ".join(f"{count}× {name}" for name, count in sorted(gpus.items()))
+
+
+def _times(name: str, of: Term, by: tuple[float, str], unit: str, scale: float) -> Term:
+    assert of.value is not None
+    assert of.ends is not None
+    factor = by[0] * scale
+    how = f"the line “{of.name}” times {by[0]:g} ({by[1]}); without what is not known, so at least"
+    ends = of.ends[0] * factor, of.ends[1] * factor
+    return Term(name, of.value * factor, unit, ends, "estimated", how)
+
+
+def _unknown(name: str, unit: str, option: str) -> Term:
+    what = _GIVEN[option][0]
+    how = f"give --{option} with its source: {what}"
+    return Term(name, None, unit, None, "not known", how)
+
+
+def page(jobs: Sequence[Job], table: Sequence[Term]) -> str:
+    """The disclosure as Markdown."""
+    listed = "; ".join(sorted({_in_words(job.gpus) for job in jobs}))
+    known = {term.name: term for term in table}
+    energy = known[_OF_GPUS]
+    rows = ["| term | value | at least, at most | | how |", "|---|---|---|---|---|"]
+    rows += [
+        f"| {each.name} | {_value(each)} | {_ends(each)} | {each.kind} | {each.how} |"
+        for each in table
+    ]
+    emitted = known.get("emissions, of the GPUs")
+    return "\n".join(
+        [
+            "# Energy of a training",
+            "",
+            f"Hardware: {listed}. Jobs: {', '.join(f'`{job.directory.name}`' for job in jobs)}.",
+            "",
+            *rows,
+            "",
+            "## EU AI Act, Annex XI, section 1, 2 (d) and (e)",
+            "",
+            f"- Computational resources: {_value(known['computation'])}; "
+            f"{_value(known['GPU-hours'])} of GPUs in {_value(known['training time'])}.",
+            f"- Energy consumption, {energy.kind}: {_value(energy)} ({_ends(energy)}), of the GPUs "
+            "alone. The terms above that are not known come on top.",
+            "",
+            "## Model card",
+            "",
+            f"- **Hardware type:** {listed}",
+            f"- **Hours used:** {_value(known['GPU-hours'])} of GPUs",
+            f"- **Energy:** {_value(energy)} ({_ends(energy)}), {energy.kind}, of the GPUs alone",
+            f"- **Carbon emitted:** {_value(emitted) if emitted else 'not known'}",
+            "",
+        ]
+    )
+
+
+def _value(term: Term) -> str:
+    return "not known" if term.value is None else f"{_number(term.value)} {term.unit}"
+
+
+def _ends(term: Term) -> str:
+    if term.ends is None:
+        return "–"
+    return f"{_number(term.ends[0])} to {_number(term.ends[1])} {term.unit}"
+
+
+def _number(value: float) -> str:
+    if value >= _MANY:
+        return power_of_ten(float(f"{value:.2e}"))
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def spdx(table: Sequence[Term]) -> dict[str, Any]:
+    """What an ``ai_AIPackage`` of an SPDX 3.0.1 document has as its ``ai_energyConsumption``."""
+    (energy,) = (term for term in table if term.name == _OF_GPUS)
+    assert energy.value is not None
+    return {
+        "type": "ai_EnergyConsumption",
+        "ai_trainingEnergyConsumption": [
+            {
+                "type": "ai_EnergyConsumptionDescription",
+                # A decimal, which has no exponent.
+                "ai_energyQuantity": format(Decimal(f"{energy.value:.4g}"), "f"),
+                "ai_energyUnit": "kilowattHour",
+            }
+        ],
+    }
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", type=Path, nargs="+", help="directories of measured commands")
+    parser.add_argument(
+        "--tokens", type=_positive, help="of a whole training that the jobs are a part of"
+    )
+    for option, (what, unit) in _GIVEN.items():
+        parser.add_argument(
+            f"--{option}", type=_positive, help=f"{what}{f', {unit}' if unit else ''}"
+        )
+        parser.add_argument(f"--{option}-source", help=f"where --{option} is from")
+    parser.add_argument(
+        "--output", type=Path, default=Path("disclosure.md"), help="disclosure.md unless given"
+    )
+    return parser
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "triptych disclose") -> int:
+    """Write the disclosure; returns the exit code, 1 after one message on stderr."""
+    parser = command_line(prog)
+    chosen = vars(parser.parse_args(arguments))
+    given = {}
+    for option in _GIVEN:
+        value, source = chosen[option], chosen[f"{option}_source"]
+        if (value is None) != (source is None):
+            parser.error(
+                f"--{option} and --{option}-source are given together: a number and its source"
+            )
+        if value is not None:
+            given[option] = (value, " ".join(source.split()))
+    try:
+        jobs = [read_job(directory) for directory in chosen["runs"]]
+        if len({job.started_unix_s for job in jobs}) < len(jobs):
+            raise DamagedError("one job is named twice, or is a copy: its energy counts once")
+        table = terms(jobs, chosen["tokens"], given)
+        output: Path = chosen["output"]
+        with whole_file(output) as draft:
+            draft.write_text(page(jobs, table), encoding="utf-8")
+        beside = output.with_suffix(".spdx.json")
+        with whole_file(beside) as draft:
+            draft.write_text(json.dumps(spdx(table), indent=1) + "\n", encoding="utf-8")
+    except (DamagedError, OSError) as error:
+        return report_error("disclose", error)
+    for term in table:
+        print(f"{term.name:38} {_value(term):>18}  {term.kind}")
+    print(f"{output}, and {beside} for an SPDX document")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
