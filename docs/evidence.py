@@ -178,11 +178,15 @@ def _make(write: bool) -> int:
     )
     for line in [*changed, *(f"not as it was: {name}" for name in old)]:
         print(f"  {line}", file=sys.stderr)
-    if changed or old:
+    if changed:
         print(
             "If you changed nothing, `make rebuild ARCHIVE=<one of evidence/>` says which packages "
-            "are others than\nwhen it was packed. If you meant the change, keep it: "
-            ".venv/bin/python -m docs.evidence --write",
+            "are others than when it was packed.",
+            file=sys.stderr,
+        )
+    if changed or old:
+        print(
+            "If you meant the change, keep it: .venv/bin/python -m docs.evidence --write",
             file=sys.stderr,
         )
     return 1 if changed or old else 0

@@ -59,6 +59,9 @@ CLOCK_SHARE = 0.01
 Columns = tuple[str, float, str, float]
 SAMPLES: Columns = ("unix_time_s", 1.0, "power_w", 1.0)
 OF_DRIVER: Columns = ("driver_time_us", 1e-6, "power_mw", 1e-3)
+#: measured.json's rung of a command whose steps are lines of its log. That is looked at every 20
+#: ms, so a step's time is that of as many as last so long, to a hundredth
+_LOG, _BLOCK_OF_LOG_S = 1, 2.0
 #: what a run has: of a planned cell, or of a command that was measured
 RECORDS = ("cell.json", "measured.json")
 #: what no GPU draws: this many times its highest limit, or so much where none is told
@@ -309,7 +312,8 @@ class Audit:
         edges = [(min(step)[0], max(end for _, end in step)) for step in spans]
         if edges:
             self.window = (min(edges)[0], max(end for _, end in edges))
-            times = [(end - start) / count for (start, end), count in zip(edges, counts)]
+            of_log = self.measured is not None and self.measured["rung"] == _LOG
+            times = _paces(edges, counts, _BLOCK_OF_LOG_S if of_log else 0.0)
             self.values.update(counted_steps=sum(counts), step_time_s=statistics.median(times))
         duration_s = self.window[1] - self.window[0]
         if duration_s <= 0:
@@ -514,6 +518,19 @@ class Audit:
                 self.invalid.append(f"{node}: the energy counter of GPU {gpu} {differs}")
 
 
+def _paces(edges: Sequence[Span], counts: Sequence[int], least_s: float) -> list[float]:
+    """Seconds a step, over blocks of steps that each last so long at least; over all of them where
+    none does."""
+    paces, count, start = [], 0, edges[0][0]
+    for (begun, end), steps in zip(edges, counts):
+        start = begun if count == 0 else start
+        count += steps
+        if end - start >= least_s:
+            paces.append((end - start) / count)
+            count = 0
+    return paces or [(edges[-1][1] - edges[0][0]) / sum(counts)]
+
+
 def _series(
     rows: list[Row], name: str, columns: Columns, clock: Clock, most_w: Sequence[float]
 ) -> dict[int, Series]:
@@ -610,7 +627,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None, prog: str = "triptych audit") -> int:
     """Audit the runs; returns the exit code: 1 if something differs, is damaged or is not there."""
     options = command_line(prog).parse_args(arguments)
-    audited = skipped = wrong = 0
+    audited = skipped = wrong = unread = 0
     for path in options.paths:
         try:
             for files in runs_below(path):
@@ -624,9 +641,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych audit") -
                 print(f"{files.name}: {'; '.join(sentences) if sentences else f'agrees, {shown}'}")
         except (OSError, DamagedError) as error:
             print(f"triptych: {error}", file=sys.stderr)
-            wrong += 1
-    print(f"{audited} runs audited, {wrong} differ; {skipped} without a completed result")
-    return int(wrong > 0 or audited == 0)
+            unread += 1
+    print(
+        f"{audited} runs audited, {wrong} differ; {skipped} without a completed result"
+        + (f"; {unread} of the paths could not be read" if unread else "")
+    )
+    return int(wrong + unread > 0 or audited == 0)
 
 
 if __name__ == "__main__":

@@ -35,22 +35,18 @@ class Window:
 
 
 def update_period(change_times: Sequence[float] | Array, seed: int = 1) -> tuple[float, ...]:
-    """The mean spacing of updates in s and its 95 % interval, from the times (s) at which a reading
-    was seen to change.
+    """The median spacing of updates in s and its 95 % interval, from the times (s) at which a
+    reading was seen to change.
 
-    An update that repeats the value before it is not seen, so a spacing may be a multiple of the
-    period. Raises ValueError for fewer than ten changes.
+    An update that repeats the value before it is not seen, and some come late: fewer than half, or
+    the median is another. Raises ValueError for fewer than ten changes.
     """
     spacings = np.diff(np.asarray(change_times, dtype=float))
     if len(spacings) < 10:
         raise ValueError(f"{len(spacings) + 1} changes are too few for a period; change the load")
-    typical = np.quantile(spacings, 0.25)
-    single = np.median(spacings[(spacings > 0.5 * typical) & (spacings < 1.5 * typical)])
-    multiples = np.maximum(1, np.round(spacings / single))
     drawn = np.random.default_rng(seed).integers(0, len(spacings), (1000, len(spacings)))
-    means = spacings[drawn].sum(1) / multiples[drawn].sum(1)
-    mean = spacings.sum() / multiples.sum()
-    return tuple(map(float, (mean, *np.quantile(means, (0.025, 0.975)))))
+    ends = np.quantile(np.median(spacings[drawn], axis=1), (0.025, 0.975))
+    return tuple(map(float, (np.median(spacings), *ends)))
 
 
 def fit_window(

@@ -39,6 +39,8 @@ from workflow_lib.report.figures import style
 #: part → its lines
 Records = Mapping[str, list[dict[str, Any]]]
 RECORDS = Path(__file__).parents[2] / "evidence" / "sensors"
+#: the same from a page
+_DATA = "../../evidence/sensors"
 #: ends the name of a file whose other part is the map's
 _OF_COUNTER = "-counter.jsonl.xz"
 #: a reading, what it is called, and its colour and marker
@@ -98,7 +100,7 @@ def _page(file: str, name: str, records: Records, rows: Sequence[MapRow], counte
     return document(
         NOTICE,
         f"# When do power readings of an {gpu['name'].removeprefix('NVIDIA ')} miss the load?",
-        f"If it repeats every 20 ms, or in a simple fraction or multiple of that. With a period of "
+        f"If it repeats every 20 ms, or in some fractions and multiples of that. With a period of "
         f"{1e3 * worst.wave.period_s:.0f} ms and work in {100 * worst.wave.duty:.0f} % of it, the "
         f"driver's samples are {_range(worst.errors[SAMPLES])} off the energy counter, by the "
         f"phase. With periods of 17.3 and 23.1 ms they are within {100 * within:.1f} %. "
@@ -107,23 +109,23 @@ def _page(file: str, name: str, records: Records, rows: Sequence[MapRow], counte
         f"(images/{name}.svg)",
         f"One {gpu['name']}, driver {gpu['driver']}, {file[-19:-9]}. Its load was square waves of "
         "matrix products (2,048 rows, bf16), whose edges the host kept to 0.1 ms. A wave lasts "
-        "13 s and is a little off such a period, so each phase passes under the sensor once. What "
-        "a reading says in a second is set beside the energy counter's increase in that second: "
-        "ranges hold 95 % of the seconds, and the mean is over all of them. A run whose steps keep "
-        "their phase stays at one place of a range. [The raw data](../../evidence/sensors/"
-        f"{file}) are what `research/sensors_on_gpus.py` saw: every change of every reading.",
+        "13 s, and its period is a little off such a one, so each phase passes under the sensor "
+        "once. What a reading says in a second is set beside the energy counter's increase in that "
+        "second: ranges hold 95 % of the seconds, and the mean is over all of them. A run whose "
+        f"steps keep their phase stays at one place of a range. [The raw data]({_DATA}/{file}) are "
+        "what `research/sensors_on_gpus.py` saw: every change of every reading.",
         table(
             (
                 *("period, ms", "work"),
                 *(f"{name}, % (mean)" for _, name, *_ in _SHOWN),
-                "the counter's own seconds, %",
+                "the counter's seconds off their mean, %",
             ),
             map(_row, rows),
         ),
         "## What the counter itself misses",
         _of_counter(brackets),
         f"Under the products, power moves by itself by a tenth within seconds. So [another load]"
-        f"(../../evidence/sensors/{file.replace('.jsonl.xz', _OF_COUNTER)}) was put on a second "
+        f"({_DATA}/{file.replace('.jsonl.xz', _OF_COUNTER)}) was put on a second "
         "H200: copies within its memory, which stay far below the power limit. A wave in step lies "
         "between two out of step, there and back, which have its power: shares are off their mean. "
         "Where they differ between the two waves, the power itself moved.",
@@ -136,7 +138,7 @@ def _page(file: str, name: str, records: Records, rows: Sequence[MapRow], counte
         ),
         "## What each reading is",
         table(
-            ("GPU", "reading", "renewed every, ms (95 % interval)", "shows"),
+            ("GPU", "reading", "renewed every, ms: median (95 % interval)", "shows"),
             [
                 (place, *row)
                 for place, each in (("first", records), ("second", counter))
@@ -207,10 +209,11 @@ def _of_counter(brackets: Sequence[Bracket]) -> str:
     apart = max(_most(each.apart[ENERGY]) for each in brackets if _in_looks(each))
     means = [each.mean for row in brackets for each in row.in_step[ENERGY] if not _in_looks(row)]
     return (
-        f"With a period of 20 ms, its seconds are up to {100 * off[ENERGY][0]:.1f} % off, by the "
-        f"phase, where the samples are {100 * off[SAMPLES][0]:.1f} % off; out of step they scatter "
-        f"by {100 * apart:.1f} %. With a period of 100 ms, after which the counter is renewed, its "
-        f"mean over all phases is {_number(min(means))} to {percent(max(means))} off."
+        f"With a period of 20 ms, its seconds are up to {100 * off[ENERGY][0]:.1f} % off by the "
+        f"phase, in the quieter of two waves, where the samples are {100 * off[SAMPLES][0]:.1f} % "
+        f"off; out of step they scatter by {100 * apart:.1f} %. With a period of 100 ms, after "
+        f"which the counter is renewed, its mean over all phases is {_number(min(means))} to "
+        f"{percent(max(means))} off."
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from workflow_lib import audit
 from workflow_lib.measure import summary
+from workflow_lib.measure.log_steps import COLUMNS
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import GPU_COUNTERS, GPU_SAMPLES
 
@@ -278,3 +281,41 @@ def test_a_gpu_that_heat_slows_lags_though_it_draws_little(tmp_path):
     assert "throttle_power_cap_s" not in hot["throttle_shares"]
     (lags,) = [line for line in summary.lines_of(record, run) if line.startswith("lags")]
     assert hot["uuid"] in lags
+
+
+def log_rows(step_s, steps, together=False):
+    """Lines of a log as they are seen every 20 ms, after two steps of warm-up."""
+    seen = [
+        T0 + (0 if together else math.floor(step_s * n / 0.02) * 0.02) for n in range(steps + 1)
+    ]
+    return [
+        {"step": n, "phase": "measured" if n > 2 else "warmup", "started_unix_s": begun,
+         "ended_unix_s": end, "steps": 1, "told_step_s": "", "loss": "", "pattern": "own",
+         "told_gpu_tokens_per_s": ""}
+        for n, (begun, end) in enumerate(pairwise(seen), start=1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.03, 1000), (0.07, 400), (0.31, 90), (0.47, 5)])
+def test_short_steps_by_a_log_are_those_that_passed(run, step_s, steps):
+    """Their median alone would be a multiple of 20 ms: a third less for 0.03 s."""
+    write(run / "steps/log.csv", COLUMNS, log_rows(step_s, steps))
+    record = summary.summarise(run, told())
+    assert record["values"]["counted_steps"] == steps - 2
+    assert record["values"]["step_time_s"] == pytest.approx(step_s, rel=0.02)
+
+
+def test_lines_that_came_at_once_leave_the_command_and_say_why(run):
+    write(run / "steps/log.csv", COLUMNS, log_rows(0.1, 9, together=True))
+    record = summary.summarise(run, told())
+    assert record["rung"] == summary.NO_STEPS
+    assert record["values"]["energy_j"] == pytest.approx(51_200, rel=1e-6)
+    assert record["missing"]["step_time_s"] == "steps_not_seen"
+    assert len(record["invalid"]) == 1
+
+
+def test_a_pace_without_gpus_is_told(run):
+    record = summary.summarise(run, told(tokens=1280))
+    del record["values"]["energy_per_token_j"], record["values"]["energy_j"]
+    record["missing"]["energy_j"] = "no_gpus"
+    assert any("32 tokens/s" in line for line in summary.lines_of(record, run))

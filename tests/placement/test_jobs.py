@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import ROOT
 from workflow_lib.placement import __main__ as command
 from workflow_lib.placement import jobs
 from workflow_lib.placement.slots import BEHIND
@@ -141,3 +143,14 @@ def test_the_command_prints_and_writes_all(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) > 4
     # What has no jobs is a sweep, which needs a place for its page.
     assert command.main(["slots", str(tmp_path / "out")]) == 1
+
+
+def test_jobs_in_the_evidence_are_read(tmp_path):
+    with zipfile.ZipFile(ROOT / "evidence/measured/site-h100x2.zip") as archive:
+        archive.extractall(tmp_path)
+    fleet = jobs.survey(tmp_path, BEHIND)
+    assert len(fleet.rows) == 2
+    assert "damaged" not in fleet.left_out
+    nothing = jobs.survey(tmp_path / "2", BEHIND)
+    assert nothing.rows == []
+    assert not any("GPU 0" in line or "surely" in line for line in jobs.lines_of(nothing))

@@ -244,7 +244,7 @@ FAULTS: dict[str, tuple[Callable[[RunPaths], object], tuple[str, ...]]] = {
     "trained on a CPU": (lambda p: write_rank(p, 1, gpu=None), ("node01 trained", " CPU")),
     "GPU lost": (lambda p: write_events(p, (102.5, "lost")), ("GPU 1 was lost", "0.5 s before")),
     # Steps take 1 s; by a clock that is 1.3 s ahead, rank 1 begins each 0.3 s after its end.
-    "clock ahead": (lambda p: write_steps(p, 1, offset_s=1.3), ("step 1 0.300 s", "chronyc")),
+    "steps without each other": (lambda p: write_steps(p, 1, offset_s=1.3), ("step 1 0.300 s",)),
     "clock ahead from the middle on": (
         lambda p: edit(p.rank_steps(1), "102.0,,103.0", "103.01,,104.01"),
         ("step 3 0.010 s", "rank 1"),

@@ -98,6 +98,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych measure")
     try:
         if options.pattern:
             compiled(options.pattern)
+        if log is None and (options.pattern or options.steps == "log") and not options.records:
+            raise PatternError("the output goes to no file with steps; name one with --log")
         paths = sampling.new_directory(options.output or Path(f"triptych-{stamp}"))
         follower = log and LogSteps(log, paths.steps, options.pattern, options.warmup_steps)
         environment = _environment(options, paths)
@@ -159,17 +161,15 @@ def _seen_end_unix_s(ended: float, paths: RunPaths) -> float:
 
 def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) -> str:
     """Why no step counts though steps were asked for; "" if some do, or were not asked for."""
-    asked = options.steps in ("hook", "log") or options.pattern or options.log
+    asked = options.steps in ("hook", "log") or options.pattern or log
     record = summary.read_json(paths.measured)
-    if not asked or "counted_steps" in record["values"]:
+    if not asked or record["invalid"] or "counted_steps" in record["values"]:
         return ""
     if record["rung"] != summary.NO_STEPS:
         return f"all steps that were seen are warm-up: --warmup-steps is {options.warmup_steps}"
     if options.steps == "hook":
         return "no steps were seen: no process of the command took a step of a torch optimizer"
-    if log is None:
-        return "no steps were seen: the output goes to no file; name one with --log"
-    if not log.exists():
+    if log is None or not log.exists():
         return f"no steps were seen: {log} does not exist"
     return f"no steps were seen: no line of {log} has {options.pattern or 'a named pattern'}"
 

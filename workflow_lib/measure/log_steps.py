@@ -236,6 +236,11 @@ def buffering(path: Path) -> str:
     )
 
 
+def came_at_once(path: Path) -> bool:
+    """Whether all lines of measured steps appeared at one moment, so that nothing tells steps."""
+    return all(row["started_unix_s"] == row["ended_unix_s"] for row in _measured_rows(path, "step"))
+
+
 def other_tokens(path: Path, tokens_per_s: float | None, gpus: int) -> str:
     """Why the tokens that the user told, by ``tokens_per_s`` of all GPUs, are not those of the log;
     "" if they are, or one of both tells none."""

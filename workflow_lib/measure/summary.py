@@ -16,7 +16,7 @@ from typing import Any
 
 from workflow_lib.audit import Audit, Curve, DamagedError, Files, Row, read_file
 from workflow_lib.measure import record_steps
-from workflow_lib.measure.log_steps import buffering, other_tokens
+from workflow_lib.measure.log_steps import buffering, came_at_once, other_tokens
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import (
     LEAST_THROTTLED_SHARE,
@@ -98,6 +98,9 @@ def summarise(directory: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``measured.json`` once the command has ended."""
     paths = RunPaths(directory)
     rung, files = step_files(directory)
+    kept_back = buffering(paths.steps / "log.csv") if rung == LOG else ""
+    if kept_back and came_at_once(paths.steps / "log.csv"):
+        rung, files = NO_STEPS, []
     nodes = paths.sampled_nodes()
     starts = [json.loads(paths.telemetry_start(node).read_bytes()) for node in nodes]
     seen = {
@@ -118,8 +121,7 @@ def summarise(directory: Path, known: Mapping[str, Any]) -> dict[str, Any]:
         return record
     record["values"] = audit.values
     record["invalid"] = list(dict.fromkeys(audit.invalid))
-    if rung == LOG and (why := buffering(paths.steps / "log.csv")):
-        record["invalid"].append(why)
+    record["invalid"] += filter(None, [kept_back])
     record["window_unix_s"] = list(audit.window)
     record["gpus"] = list(_gpus(directory, audit))
     if rung == CALLS and (why := _other_tokens(directory, files, known["tokens_per_step"])):
@@ -267,12 +269,15 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         lines.append(f"energy    not known: {_WHY[record['missing']['energy_j']]}")
     per = []
     if (token_j := values.get("energy_per_token_j")) is not None:
-        per.append(f"{token_j:.4g} J/token, {values['tokens_per_s']:,.0f} tokens/s")
+        per.append(f"{token_j:.4g} J/token")
+    if (tokens_per_s := values.get("tokens_per_s")) is not None:
+        per.append(f"{tokens_per_s:,.0f} tokens/s")
     if (step_j := values.get("energy_per_step_j")) is not None:
         per.append(f"{step_j:.4g} J/step")
     if "tokens_per_s" in record["missing"]:
         per.append(f"J/token not known: {_WHY[record['missing']['tokens_per_s']]}")
-    lines.append("cost      " + ", ".join(per))
+    if per:
+        lines.append("cost      " + ", ".join(per))
     if gpus:
         lines += _gpu_lines(gpus)
     if record["invalid"]:

@@ -153,13 +153,14 @@ def lines_of(fleet: Fleet) -> list[str]:
         for row in fleet.rows[:_SHOWN]
     ]
     lines = ["SIMULATED: these are no measurements"] if fleet.simulated else []
-    lines += [text.table(rows), ""]
+    lines += [text.table(rows), ""] if rows else ["No job counted, so of no GPU anything is known"]
     if more := len(fleet.rows) - _SHOWN:
         lines += [f"{counted(more, 'more GPU')} not shown: --output has all"] if more > 0 else []
-    for word, how in (
+    ways = (
         ("slow", f"more than {100 * fleet.behind:g} % slower"),
         ("hot", f"more than {HOT_C:g} °C hotter"),
-    ):
+    )
+    for word, how in ways if rows else ():
         named = [f"GPU {row['gpu']} on {row['node']}" for row in fleet.rows if row[word]]
         lines.append(
             f"{', '.join(named) or 'No GPU'} {'are' if len(named) > 1 else 'is'} surely {how} than "

@@ -94,11 +94,16 @@ class SameSteps:
         apart_s = noted.began_unix_s - noted.ended_unix_s
         clocks = {self._clock(early.node), self._clock(late.node)}
         if apart_s > sum(clock.error_s for clock in clocks if clock is not None):
+            why = (
+                "The ranks did not wait for each other in that step, so they did not train one "
+                "model together. Have them exchange gradients in each step, and run the cell again."
+                if early.node == late.node
+                else "By their clocks, which differ by more than a step takes. Have the nodes' "
+                "clocks synchronised (chronyc tracking), and run the cell again."
+            )
             raise InvalidTelemetryError(
                 f"Rank {early.rank} on {early.node} ended step {step} {apart_s:.3f} s before rank "
-                f"{late.rank} on {late.node} began it, by their clocks: these differ by more than "
-                "a step takes. Have the nodes' clocks synchronised (chronyc tracking), and run the "
-                "cell again."
+                f"{late.rank} on {late.node} began it. {why}"
             )
 
     def _clock(self, node: str) -> NodeClock | None:
