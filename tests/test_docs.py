@@ -223,6 +223,21 @@ def test_the_sweep_in_the_how_to_is_a_sweep(tmp_path):
     assert any(cell.feasible for cell in views["layouts-h200"].cells)
 
 
+def test_a_trainer_and_its_sweep_in_the_how_to_have_cells_that_can_run(tmp_path):
+    text = (DOCS / "how-to" / "train-with-another-trainer.md").read_text(encoding="utf-8")
+    trainer, sweep, *_ = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    config = configuration(tmp_path / "config")
+    (tmp_path / "train.py").write_text("", encoding="utf-8")
+    (config / "trainers").mkdir(exist_ok=True)
+    (config / "trainers" / "mine.yaml").write_text(trainer, encoding="utf-8")
+    (config / "sweeps" / "mine.yaml").write_text(sweep, encoding="utf-8")
+    cells = expand_study(load_study(config))["mine"].cells
+    assert {planned.cell.training.trainer: planned.feasible for planned in cells} == {
+        "native": True,
+        "mine": True,
+    }
+
+
 def test_the_how_to_shows_what_a_rebuild_prints():
     """Without numbers, which are other ones with each file that is added."""
     rebuilt = Rebuilt(

@@ -84,15 +84,16 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
         try:
             nodes = partition.nodes_of(platform.partition, platform.exclude_nodes)
         except partition.NoAnswerError as error:
+            # Nor does Slurm answer what follows.
             yield Finding("partition", False, str(error))
-        else:
-            differences = list(partition.differences(platform, nodes))
-            for difference in differences:
-                yield Finding("partition", False, difference)
-            if down := partition.unavailable(platform, nodes):
-                yield Finding("partition", None, down)
-            if not differences:
-                yield Finding("partition", True, f"{platform.partition} is as the file says")
+            return
+        differences = list(partition.differences(platform, nodes))
+        for difference in differences:
+            yield Finding("partition", False, difference)
+        if down := partition.unavailable(platform, nodes):
+            yield Finding("partition", None, down)
+        if not differences:
+            yield Finding("partition", True, f"{platform.partition} is as the file says")
     yield from _of_profile(profiles / platform.profile(name) / "config.yaml", platform, name)
 
 
