@@ -16,9 +16,12 @@ from workflow_lib.measure.disclose import Job, main, read_job, terms
 KWH = 3.6e6
 
 
-def job(hours: float = 1.0, kwh: float = 1.0, gpus: int = 2, **of_tokens: float) -> Job:
+def job(
+    hours: float = 1.0, kwh: float = 1.0, gpus: int = 2, at_h: float = 0.0, **of_tokens: float
+) -> Job:
     told = {"token_j": None, "tokens_per_s": None, **of_tokens}
-    return Job(Path("a"), 1e9, 1e9 + 3600 * hours, Counter({"H100": gpus}), KWH * kwh, **told)
+    began, ended = (1e9 + 3600 * h for h in (at_h, at_h + hours))
+    return Job(Path("a"), began, ended, Counter({"H100": gpus}), KWH * kwh, **told)
 
 
 def table(jobs, tokens=None, **given):
@@ -26,9 +29,10 @@ def table(jobs, tokens=None, **given):
 
 
 def test_times_and_energies_of_jobs_are_sums_with_what_sensors_leave():
-    found = table([job(), job(hours=2, kwh=2.5)])
+    # The second begins when half of the first is over.
+    found = table([job(hours=2, kwh=2.5, at_h=0.5), job()])
 
-    assert (found["GPU-hours"].value, found["training time"].value) == (6, 3)
+    assert (found["GPU-hours"].value, found["training time"].value) == (6, 2.5)
     energy = found["energy of the GPUs"]
     assert (energy.value, energy.kind) == (pytest.approx(3.5), "measured")
     # ±12.5 W of each GPU are 0.075 kWh in 6 GPU-hours; gains are of −10 to 10 %.

@@ -19,20 +19,10 @@ Entity = dict[str, Any]
 
 _SPECIFICATION = "http://mlcommons.org/croissant/1.0"
 _TERMS = (
-    *("column", "extract", "field", "fileObject", "fileProperty", "fileSet", "format", "includes"),
-    *(
-        "citeAs",
-        "equivalentProperty",
-        "isLiveDataset",
-        "jsonPath",
-        "key",
-        "md5",
-        "parentField",
-        "path",
-        "recordSet",
-    ),
-    *("references", "regex", "repeated", "replace", "samplingRate", "separator", "source"),
-    *("subField", "transform"),
+    *("citeAs", "column", "equivalentProperty", "extract", "field", "fileObject", "fileProperty"),
+    *("fileSet", "format", "includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField"),
+    *("path", "recordSet", "references", "regex", "repeated", "replace", "samplingRate"),
+    *("separator", "source", "subField", "transform"),
 )
 #: as the specification gives it, whose readers look for each term
 _CONTEXT: Mapping[str, Any] = {
@@ -78,15 +68,13 @@ def write(archive: Path, crate: Entity, names: Sequence[str]) -> None:
         "encodingFormat": "application/zip",
         "sha256": checksum,
     }
+    licence = crate["license"]  # a text, where nobody chose one
     described = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": _SPECIFICATION,
         **{key: crate[key] for key in ("name", "description", "datePublished", "keywords")},
-        # A text, where nobody chose one.
-        "license": crate["license"]["@id"]
-        if isinstance(crate["license"], dict)
-        else crate["license"],
+        "license": licence["@id"] if isinstance(licence, dict) else licence,
         "distribution": [whole, *(_file(archive, tables[stem]) for stem in tables)],
         "recordSet": [_record_set(stem, tables[stem]) for stem in tables],
     }

@@ -169,7 +169,9 @@ def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) ->
         return f"all steps that were seen are warm-up: --warmup-steps is {options.warmup_steps}"
     if options.steps == "hook":
         return "no steps were seen: no process of the command took a step of a torch optimizer"
-    if log is None or not log.exists():
+    if log is None:  # records have words of their own
+        return ""
+    if not log.exists():
         return f"no steps were seen: {log} does not exist"
     return f"no steps were seen: no line of {log} has {options.pattern or 'a named pattern'}"
 

@@ -159,11 +159,19 @@ def _measured(jobs: Sequence[Job]) -> Iterator[Term]:
     how = f"begin to end of {counted(len(jobs), 'job')}, {days}"
     gpu_s = sum(job.duration_s * job.gpu_count for job in jobs)
     yield Term("GPU-hours", gpu_s / 3600, "h", None, "measured", how)
-    hours = sum(job.duration_s for job in jobs) / 3600
-    yield Term("training time", hours, "h", None, "measured", f"{how}, one after another")
+    yield Term("training time", _covered_s(jobs) / 3600, "h", None, "measured", how)
     energy_j = sum(job.energy_j for job in jobs)
     ends = _true(energy_j, gpu_s)
     yield _energy(energy_j, ends, "measured", f"{how}, by {_SENSORS}")
+
+
+def _covered_s(jobs: Sequence[Job]) -> float:
+    """How long at least one of the jobs ran."""
+    covered_s, until = 0.0, -math.inf
+    for job in sorted(jobs, key=lambda job: job.started_unix_s):
+        covered_s += max(0.0, job.ended_unix_s - max(until, job.started_unix_s))
+        until = max(until, job.ended_unix_s)
+    return covered_s
 
 
 def _estimated(jobs: Sequence[Job], tokens: float) -> Iterator[Term]:
@@ -330,7 +338,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych disclose"
                 f"--{option} and --{option}-source are given together: a number and its source"
             )
         if value is not None:
-            given[option] = (value, " ".join(source.split()))
+            given[option] = (value, " ".join(source.replace("|", "/").split()))
     try:
         jobs = [read_job(directory) for directory in chosen["runs"]]
         if len({job.started_unix_s for job in jobs}) < len(jobs):
