@@ -145,6 +145,9 @@ def _page(file: str, name: str, records: Records, rows: Sequence[MapRow], counte
                 for row in _readings(each)
             ],
         ),
+        "## What a call costs",
+        "Of the second GPU, under load, in the time of the one who waits.",
+        table(("reading", "median, µs", "99 %, µs"), map(_cost, counter["cost"])),
         "## How long to look",
         "Energies between changes of the counter, over so many seconds of a load, beside its mean "
         "power: 95 % are within these shares, which hold how the power moved by itself.",
@@ -183,6 +186,12 @@ def _row(row: MapRow) -> tuple[str, ...]:
         *(_shares(off) for off in (row.errors[name] for name, *_ in _SHOWN)),
         _range(row.errors[ENERGY]).removesuffix(" %"),
     )
+
+
+def _cost(record: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A row of the table of costs."""
+    median, highest = (f"{record['cost'][f'wall_{end}_us']:,.0f}" for end in ("p50", "p99"))
+    return record["reading"], median, highest
 
 
 def _brackets(records: Records) -> Iterator[Bracket]:
