@@ -14,7 +14,7 @@ from typing import Any
 from workflow_lib.intervals.contrasts import Design, Gpus, design, ratio
 from workflow_lib.intervals.differences import FEWEST_RUNS
 from workflow_lib.records.files import read_measured
-from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.paths import RunPaths, measured_runs
 from workflow_lib.records.reading import RecordError
 from workflow_lib.words import counted
 
@@ -32,7 +32,7 @@ MEASURES = {
 
 def holds_runs(directory: Path) -> bool:
     """Whether a measured command left its record in a directory, or right below it."""
-    return bool(_runs(directory))
+    return all(RunPaths(path).measured.is_file() for path in measured_runs(directory))
 
 
 def read_side(directory: Path) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def read_side(directory: Path) -> list[dict[str, Any]]:
     the others, which is no repeat.
     """
     runs = []
-    for path in _runs(directory):
+    for path in measured_runs(directory):
         run = read_measured(path)
         if run["invalid"] or not run["values"]:
             why = "; ".join(map(str, run["invalid"])) or "it did not end; `triptych conclude` it"
@@ -84,11 +84,6 @@ def compare(a: Path, b: Path) -> str:
     if sides[0][0]["simulated"]:
         lines.append("All readings are simulated.")
     return "\n".join(lines)
-
-
-def _runs(directory: Path) -> list[Path]:
-    places = [directory, *sorted(directory.glob("*"))]
-    return [place for place in places if RunPaths(place).measured.is_file()]
 
 
 def _design(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Design:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from workflow_lib.audit import Audit, DamagedError, Files, read_file
 from workflow_lib.measure.summary import read_json
 from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
-from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.paths import RunPaths, measured_runs
 from workflow_lib.records.whole_files import report_error, whole_file
 from workflow_lib.words import counted, power_of_ten
 
@@ -340,7 +340,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych disclose"
         if value is not None:
             given[option] = (value, " ".join(source.replace("|", "/").split()))
     try:
-        jobs = [read_job(directory) for directory in chosen["runs"]]
+        jobs = [read_job(path) for each in chosen["runs"] for path in measured_runs(each)]
         if len({job.started_unix_s for job in jobs}) < len(jobs):
             raise DamagedError("one job is named twice, or is a copy: its energy counts once")
         table = terms(jobs, chosen["tokens"], given)

@@ -174,6 +174,13 @@ class ComparisonPaths:
     checksums = File(".comparison.sha256")  # of the table, the figures and the page
 
 
+def measured_runs(directory: Path) -> list[Path]:
+    """The directories of measured commands: this one, or those right below it, by their names; this
+    one, too, where there is none, so that its reader says what it lacks."""
+    below = [path for path in sorted(directory.glob("*")) if RunPaths(path).measured.is_file()]
+    return [directory] if RunPaths(directory).measured.is_file() or not below else below
+
+
 def node_name() -> str:
     """This node's name: Slurm's name of it in a job, else the host's name without a domain."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]

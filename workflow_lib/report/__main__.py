@@ -36,7 +36,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     writing.add_argument("--results", type=Path, required=True, help="holds cells/")
     writing.add_argument("--directory", type=Path, required=True, help="tables and figures/")
     of_commands = commands.add_parser("measured", help="write the page of measured commands")
-    of_commands.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of a run")
+    of_commands.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="of runs")
     of_commands.add_argument(
         "--output", type=Path, default=Path("measured.html"), help="the page; measured.html here"
     )

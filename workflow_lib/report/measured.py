@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from workflow_lib import __version__
 from workflow_lib.analysis.samples import read_rows
 from workflow_lib.records.files import read_measured
-from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.paths import RunPaths, measured_runs
 from workflow_lib.records.telemetry_columns import (
     GPU_SAMPLES,
     LEAST_THROTTLED_SHARE,
@@ -46,7 +46,7 @@ _LINES = ("-", "--", ":", "-.")
 
 def write_page(directories: Sequence[Path], output: Path) -> Path:
     """Write the page of runs' directories; returns its path. Raises RecordError and OSError."""
-    runs = [read_measured(directory) for directory in directories]
+    runs = [read_measured(path) for each in directories for path in measured_runs(each)]
     templates = page_templates("workflow_lib.report")
     with tempfile.TemporaryDirectory() as place:
         figures = drawn_for_page(
