@@ -61,7 +61,7 @@ SAMPLES: Columns = ("unix_time_s", 1.0, "power_w", 1.0)
 OF_DRIVER: Columns = ("driver_time_us", 1e-6, "power_mw", 1e-3)
 #: measured.json's rung of a command whose steps are lines of its log. That is looked at every 20
 #: ms, so a step's time is that of as many as last so long, to a hundredth
-_LOG, _BLOCK_OF_LOG_S = 1, 2.0
+LOG_RUNG, LOG_BLOCK_S = 1, 2.0
 #: what a run has: of a planned cell, or of a command that was measured
 RECORDS = ("cell.json", "measured.json")
 #: what no GPU draws: this many times its highest limit, or so much where none is told
@@ -312,8 +312,8 @@ class Audit:
         edges = [(min(step)[0], max(end for _, end in step)) for step in spans]
         if edges:
             self.window = (min(edges)[0], max(end for _, end in edges))
-            of_log = self.measured is not None and self.measured["rung"] == _LOG
-            times = _paces(edges, counts, _BLOCK_OF_LOG_S if of_log else 0.0)
+            of_log = self.measured is not None and self.measured["rung"] == LOG_RUNG
+            times = paces(edges, counts, LOG_BLOCK_S if of_log else 0.0)
             self.values.update(counted_steps=sum(counts), step_time_s=statistics.median(times))
         duration_s = self.window[1] - self.window[0]
         if duration_s <= 0:
@@ -518,17 +518,17 @@ class Audit:
                 self.invalid.append(f"{node}: the energy counter of GPU {gpu} {differs}")
 
 
-def _paces(edges: Sequence[Span], counts: Sequence[int], least_s: float) -> list[float]:
+def paces(edges: Sequence[Span], counts: Sequence[int], least_s: float) -> list[float]:
     """Seconds a step, over blocks of steps that each last so long at least; over all of them where
     none does."""
-    paces, count, start = [], 0, edges[0][0]
+    found, count, start = [], 0, edges[0][0]
     for (begun, end), steps in zip(edges, counts):
         start = begun if count == 0 else start
         count += steps
         if end - start >= least_s:
-            paces.append((end - start) / count)
+            found.append((end - start) / count)
             count = 0
-    return paces or [(edges[-1][1] - edges[0][0]) / sum(counts)]
+    return found or [(edges[-1][1] - edges[0][0]) / sum(counts)]
 
 
 def _series(

@@ -283,24 +283,25 @@ def test_a_gpu_that_heat_slows_lags_though_it_draws_little(tmp_path):
     assert hot["uuid"] in lags
 
 
-def log_rows(step_s, steps, together=False):
+def log_rows(step_s, steps, together=False, told_s=""):
     """Lines of a log as they are seen every 20 ms, after two steps of warm-up."""
     seen = [
         T0 + (0 if together else math.floor(step_s * n / 0.02) * 0.02) for n in range(steps + 1)
     ]
     return [
         {"step": n, "phase": "measured" if n > 2 else "warmup", "started_unix_s": begun,
-         "ended_unix_s": end, "steps": 1, "told_step_s": "", "loss": "", "pattern": "own",
+         "ended_unix_s": end, "steps": 1, "told_step_s": told_s, "loss": "", "pattern": "own",
          "told_gpu_tokens_per_s": ""}
         for n, (begun, end) in enumerate(pairwise(seen), start=1)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("step_s", "steps"), [(0.03, 1000), (0.07, 400), (0.31, 90), (0.47, 5)])
+@pytest.mark.parametrize(("step_s", "steps"), [(0.033, 1000), (0.11, 250), (0.31, 90), (0.47, 5)])
 def test_short_steps_by_a_log_are_those_that_passed(run, step_s, steps):
-    """Their median alone would be a multiple of 20 ms: a third less for 0.03 s."""
-    write(run / "steps/log.csv", COLUMNS, log_rows(step_s, steps))
+    """Their median alone is a multiple of 20 ms: 0.04 s for 0.033 s."""
+    write(run / "steps/log.csv", COLUMNS, log_rows(step_s, steps, told_s=step_s))
     record = summary.summarise(run, told())
+    assert record["invalid"] == []  # the program's own seconds are those
     assert record["values"]["counted_steps"] == steps - 2
     assert record["values"]["step_time_s"] == pytest.approx(step_s, rel=0.02)
 

@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from workflow_lib.audit import LOG_BLOCK_S, paces
+
 #: the number of a step, and when it had ended (Unix time)
 Moment = tuple[int, float]
 #: the columns of ``steps/log.csv`` and of ``steps/records.csv``
@@ -224,10 +226,9 @@ def buffering(path: Path) -> str:
     if not measured:
         return ""
     told_s = statistics.median(float(row["told_step_s"]) for row in measured)
-    seen_s = statistics.median(
-        (float(row["ended_unix_s"]) - float(row["started_unix_s"])) / int(row["steps"])
-        for row in measured
-    )
+    edges = [(float(row["started_unix_s"]), float(row["ended_unix_s"])) for row in measured]
+    counts = [int(row["steps"]) for row in measured]
+    seen_s = statistics.median(paces(edges, counts, LOG_BLOCK_S))
     if abs(seen_s - told_s) <= _SAME_STEP_SHARE * told_s:
         return ""
     return (
