@@ -227,7 +227,10 @@ def run(arguments: Sequence[str]) -> int:
         return COMMANDS[arguments[0]](arguments[1:])
     if arguments and not arguments[0].startswith("-"):
         known = ", ".join(sorted(COMMANDS))
-        command_line("triptych").error(f"{arguments[0]!r} is no command; these are: {known}")
+        command_line("triptych").error(
+            f"{arguments[0]!r} is no command of the one file; these are: {known}. Others, such as "
+            "report and compare, come with `pip install` of the package"
+        )
     return main(arguments)
 
 
