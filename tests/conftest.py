@@ -14,6 +14,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, default_directory, missing_prerequisite
 from tests.texts import edit
+from tests.wall_clock import WallClock
 from workflow_lib import cells, study
 from workflow_lib.study import Study, load_study
 from workflow_lib.yaml_files import read_yaml
@@ -112,3 +113,11 @@ def disposable_cluster(session_cluster: SessionCluster) -> Iterator[Cluster]:
     session_cluster.cluster.stop()
     yield session_cluster.cluster
     session_cluster.cluster.start()
+
+
+@pytest.fixture
+def wall_clock(tmp_path: Path) -> WallClock:
+    """A clock that stands right until a test sets it."""
+    directory = tmp_path / "wall-clock"
+    directory.mkdir()
+    return WallClock(directory)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -173,32 +172,14 @@ def test_a_directory_that_is_taken_away_ends_it_with_a_message(tmp_path, sampler
         assert len(read_rows(RunPaths(aside).gpu_samples(NODE))) > 10
 
 
-@pytest.fixture(scope="session")
-def wall_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that sets a process's wall clock; see wall_clock.c."""
-    if shutil.which("gcc") is None:
-        pytest.skip("setting a process's clock needs gcc")
-    output = tmp_path_factory.mktemp("clock") / "wall_clock.so"
-    source = Path(__file__).with_name("wall_clock.c")
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(output), str(source), "-ldl"],
-        check=True,
-    )
-    return output
-
-
 @pytest.mark.parametrize("step_s", [-3600, 3600])
 def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(tmp_path, wall_clock, sampler, step_s):
-    paths, offset = RunPaths(tmp_path), tmp_path / "offset"
-    process = sampler(
-        tmp_path, make_cell(), LD_PRELOAD=str(wall_clock), WALL_CLOCK_OFFSET=str(offset)
-    )
+    paths = RunPaths(tmp_path)
+    process = sampler(tmp_path, make_cell(), **wall_clock.variables)
     wait_for(paths.telemetry_ready(NODE), process)
     time.sleep(1.2)
-    new = tmp_path / "offset.new"
-    new.write_text(f"{step_s}\n", encoding="utf-8")
     set_unix_s = time.time()
-    new.replace(offset)
+    wall_clock.set_ahead(step_s)
     time.sleep(2.4)
     process.terminate()
     assert process.wait() == 0
