@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 
@@ -105,7 +105,10 @@ def stale(rebuilt: Path) -> list[str]:
     """Files of docs/results, README.md and the files of runs and times to fit to, if they are not
     what the rebuilt tables and records say.
     """
-    made = {**pages(rebuilt), **fitted_to(rebuilt)}
+    return _stale({**pages(rebuilt), **fitted_to(rebuilt)})
+
+
+def _stale(made: Mapping[Path, str]) -> list[str]:
     here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()}
     here |= {verdicts.README, *(path for path in (OWN_RUNS, OWN_PARTS) if path.is_file())}
     # Pages that somebody wrote of measurements without an archive are left alone.
@@ -166,11 +169,13 @@ def _make(write: bool) -> int:
             # A process keeps the fit that it read, so another one makes plans and pages by this.
             return subprocess.run([sys.executable, "-m", "docs.evidence", "--write"]).returncode
         digests.write(DIGESTS, made)
-        for path, text in pages(REBUILT).items():
+    written = {**pages(REBUILT), **fitted_to(REBUILT)}
+    if write:
+        for path, text in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(text, encoding="utf-8", newline="")
     kept = digests.read(DIGESTS)
-    changed, old = digests.differences(kept, made), stale(REBUILT)
+    changed, old = digests.differences(kept, made), _stale(written)
     print(f"Rebuilt in {REBUILT.relative_to(CHECKOUT)}, with a report.html of each sweep.")
     compared = sum(map(len, kept.values()))
     print(

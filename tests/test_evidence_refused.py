@@ -50,7 +50,9 @@ def test_a_bad_file_stops_what_needs_it(archives, study_directory, monkeypatch, 
     monkeypatch.setattr(
         evidence, "rebuild_all", lambda into: (rebuilt.append(into), into.mkdir(parents=True))
     )
-    monkeypatch.setattr(evidence, "stale", lambda rebuilt: [])
+    for made in ("pages", "fitted_to"):
+        monkeypatch.setattr(evidence, made, lambda rebuilt: {})
+    monkeypatch.setattr(evidence, "_stale", lambda made: [])
     monkeypatch.setattr(evidence.digests, "differences", lambda before, now: [])
     monkeypatch.setattr(evidence, "CHECKOUT", archives.parent)
     assert evidence.main([]) == (1 if is_claims else 0)
