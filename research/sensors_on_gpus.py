@@ -155,7 +155,7 @@ class Benchmark:
         self, part: str, turns: Sequence[Sequence[Wave]], names: Sequence[str], rows: int
     ) -> list[tuple[Sequence[Wave], Seen]]:
         """What changed in each turn, which is kept before the next begins."""
-        found = []
+        every = []
         for turn, waves in enumerate(turns):
             seen = self._seen(waves, names, rows)
             for (name, gpu), changes in seen.changes.items():
@@ -163,8 +163,8 @@ class Benchmark:
             for gpu, edges in enumerate(seen.edges):
                 began = {"began_unix_s": seen.began_unix_s}
                 self.log.row(f"{part}-edges", turn=turn, gpu=gpu, **began, edges=edges)
-            found.append((waves, seen))
-        return found
+            every.append((waves, seen))
+        return every
 
     def _map_of(
         self, gpu: int, names: Sequence[str], waves: Sequence[Wave], seen: Seen

@@ -521,14 +521,14 @@ class Audit:
 def paces(edges: Sequence[Span], counts: Sequence[int], least_s: float) -> list[float]:
     """Seconds a step, over blocks of steps that each last so long at least; over all of them where
     none does."""
-    found, count, start = [], 0, edges[0][0]
+    blocks, count, start = [], 0, edges[0][0]
     for (begun, end), steps in zip(edges, counts):
         start = begun if count == 0 else start
         count += steps
         if end - start >= least_s:
-            found.append((end - start) / count)
+            blocks.append((end - start) / count)
             count = 0
-    return found or [(edges[-1][1] - edges[0][0]) / sum(counts)]
+    return blocks or [(edges[-1][1] - edges[0][0]) / sum(counts)]
 
 
 def _series(

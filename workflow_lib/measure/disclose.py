@@ -126,27 +126,27 @@ def terms(
     Raises DamagedError if ``tokens`` are given, and a job does not tell its own, or ran on other
     GPUs.
     """
-    found = [*_measured(jobs)] if tokens is None else [*_estimated(jobs, tokens)]
-    of_gpus = found[-1]
-    found += [
+    table = [*_measured(jobs)] if tokens is None else [*_estimated(jobs, tokens)]
+    of_gpus = table[-1]
+    table += [
         Term(f"energy of {name}", None, "kWh", None, "not known", "nothing here saw it")
         for name in ("the nodes beside their GPUs", "networks and storage", "jobs not named here")
     ]
     pue, grid, flops = map(given.get, _GIVEN)
     if pue:
-        found.append(_times("energy with cooling, of the GPUs", of_gpus, pue, "kWh", 1.0))
+        table.append(_times("energy with cooling, of the GPUs", of_gpus, pue, "kWh", 1.0))
     else:
-        found.append(_unknown("energy of cooling and power supply", "kWh", "pue"))
+        table.append(_unknown("energy of cooling and power supply", "kWh", "pue"))
     if grid:
-        energy = found[-1] if pue else of_gpus
-        found.append(_times("emissions, of the GPUs", energy, grid, "kg CO2e", 1e-3))
+        energy = table[-1] if pue else of_gpus
+        table.append(_times("emissions, of the GPUs", energy, grid, "kg CO2e", 1e-3))
     else:
-        found.append(_unknown("emissions", "kg CO2e", "grid"))
+        table.append(_unknown("emissions", "kg CO2e", "grid"))
     if flops:
-        found.append(Term("computation", flops[0], "FLOP", None, "given", flops[1]))
+        table.append(Term("computation", flops[0], "FLOP", None, "given", flops[1]))
     else:
-        found.append(_unknown("computation", "FLOP", "flops"))
-    return found
+        table.append(_unknown("computation", "FLOP", "flops"))
+    return table
 
 
 def _measured(jobs: Sequence[Job]) -> Iterator[Term]:
