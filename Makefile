@@ -139,8 +139,8 @@ measure: $(VENV)/.installed-analysis ## build dist/triptych.pyz, one file that m
 
 release: measure ## build the wheel, dist/triptych.pyz and their checksums in dist/
 	@rm -rf build dist/*.whl
-	@SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct || date +%s)" $(BIN)/python -m pip wheel --quiet --no-index --no-deps --no-build-isolation \
-	  --wheel-dir dist . && rm -rf build
+	@SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct || date +%s)" $(BIN)/python -m pip wheel \
+	  --quiet --no-index --no-deps --no-build-isolation --wheel-dir dist . && rm -rf build
 	@cd dist && sha256sum *.whl triptych.pyz > SHA256SUMS && cat SHA256SUMS
 
 profiles: $(VENV)/.installed ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration

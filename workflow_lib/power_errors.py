@@ -33,6 +33,14 @@ class SensorError(NamedTuple):
 PUBLISHED = SensorError()
 
 
+def true_ends(reading: float, offset: float) -> tuple[float, float]:
+    """The least and the most that is true where sensors whose offsets are ``offset`` together, in
+    the reading's unit, say ``reading``.
+    """
+    least = (reading - offset) / (1 + GAIN_SHARE)
+    return max(0.0, least), (reading + offset) / (1 - GAIN_SHARE)
+
+
 def largest_share(power_w: float, sensors: int) -> float | None:
     """How far a reading of so many sensors together may be from the truth, as a share of the truth;
     None if offsets alone could make the reading.
@@ -40,5 +48,5 @@ def largest_share(power_w: float, sensors: int) -> float | None:
     Of a reading r the smallest true power is (r − offsets)/(1 + gain), so the share is largest
     there.
     """
-    true_w = (power_w - sensors * OFFSET_W) / (1 + GAIN_SHARE)
+    true_w, _ = true_ends(power_w, sensors * OFFSET_W)
     return power_w / true_w - 1 if true_w > 0 else None

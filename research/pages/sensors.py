@@ -204,30 +204,19 @@ def _brackets(records: Records) -> Iterator[Bracket]:
 
 def _of_counter(brackets: Sequence[Bracket]) -> str:
     """How far the counter and the samples are off in step, by the wave that is less so of two."""
-    off = {
-        name: [
-            max(
-                min(map(_most, each.in_step[name]))
-                for each in brackets
-                if _in_looks(each) is at_looks
-            )
-            for at_looks in (True, False)
-        ]
-        for name in (ENERGY, SAMPLES)
-    }
-    apart = max(_most(each.apart[ENERGY]) for each in brackets if _in_looks(each))
-    means = [each.mean for row in brackets for each in row.in_step[ENERGY] if not _in_looks(row)]
+    in_looks = [row for row in brackets if row.wave.period_s < 2 * LOOKS_S]
+    counter, samples = (
+        max(min(map(_most, row.in_step[name])) for row in in_looks) for name in (ENERGY, SAMPLES)
+    )
+    apart = max(_most(row.apart[ENERGY]) for row in in_looks)
+    means = [each.mean for row in brackets if row not in in_looks for each in row.in_step[ENERGY]]
     return (
-        f"With a period of 20 ms, its seconds are up to {100 * off[ENERGY][0]:.1f} % off by the "
-        f"phase, in the quieter of two waves, where the samples are {100 * off[SAMPLES][0]:.1f} % "
+        f"With a period of 20 ms, its seconds are up to {100 * counter:.1f} % off by the "
+        f"phase, in the quieter of two waves, where the samples are {100 * samples:.1f} % "
         f"off; out of step they scatter by {100 * apart:.1f} %. With a period of 100 ms, after "
         f"which the counter is renewed, its mean over all phases is {_number(min(means))} to "
         f"{percent(max(means))} off."
     )
-
-
-def _in_looks(row: Bracket) -> bool:
-    return row.wave.period_s < 2 * LOOKS_S
 
 
 def _bracket_row(row: Bracket) -> tuple[str, ...]:
@@ -244,13 +233,11 @@ def _readings(records: Records) -> Iterator[tuple[str, str, str]]:
         POWER: f"a mean over {1e3 * window.window_s:.0f} ms ({1e3 * window.low_s:.0f} to "
         f"{1e3 * window.high_s:.0f})",
         ENERGY: "energy since the driver was loaded",
-        SAMPLES: "a short look",
+        SAMPLES: f"a look of {1e3 * _look(records).length_s:.1f} ms or less: an edge of the load "
+        "takes so long to pass"
+        if "map-raw" in records
+        else "a short look",
     }
-    if "map-raw" in records:
-        shows[SAMPLES] = (
-            f"a look of {1e3 * _look(records).length_s:.1f} ms or less: an edge of the "
-        )
-        shows[SAMPLES] += "load takes so long to pass"
     for name, about in shows.items():
         middle, low, high = (
             f"{1e3 * each:.1f}" for each in update_period([at for at, _ in seen[name]])

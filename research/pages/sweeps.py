@@ -20,7 +20,7 @@ from workflow_lib.report.figures.environments import environments
 from workflow_lib.report.figures.kernel_times import CLASSES, folded, kernel_times, mean_times
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.report.figures.style import EMULATED_MARK
-from workflow_lib.report.figures.tables import read_tables
+from workflow_lib.report.figures.tables import Tables
 from workflow_lib.study import load_study
 from workflow_lib.words import counted
 
@@ -100,7 +100,9 @@ def of_sweep(directory: Path) -> dict[Path, str]:
 
 def kernel_time(directory: Path, cells: Sequence[Row]) -> list[str]:
     """The section on kernel time by class; nothing where fewer than two cells were profiled."""
-    of_cells = kernel_times(read_tables(directory), [cell["cell"] for cell in cells])
+    kernels, traces = findings.tables_of(directory, kernels=KERNELS, traces=TRACES)
+    profiled = Tables((), (), (), kernels=kernels, traces=traces)
+    of_cells = kernel_times(profiled, [cell["cell"] for cell in cells])
     if len(of_cells) < 2:
         return []
     names = parts.names_of(cells)

@@ -6,12 +6,12 @@ It is a file beside the archive, because it states the archive's checksum.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from workflow_lib.archive.bag import PAYLOAD
+from workflow_lib.records.checksums import sha256_of
 from workflow_lib.records.tables import TABLES
 from workflow_lib.records.whole_files import write_json
 
@@ -48,10 +48,8 @@ def place(archive: Path) -> Path:
 
 def write(archive: Path, crate: Entity, names: Sequence[str]) -> None:
     """Write the description of an archive that is there. ``crate`` is the dataset of its RO-Crate,
-    and ``names`` are those of its payload. Raises OSError.
+    and ``names`` are those of its payload. Raises RecordError and OSError.
     """
-    with archive.open("rb") as stream:
-        checksum = hashlib.file_digest(stream, "sha256").hexdigest()
     tables = {
         path.stem: name
         for name in names
@@ -66,7 +64,7 @@ def write(archive: Path, crate: Entity, names: Sequence[str]) -> None:
         "contentUrl": archive.name,
         "contentSize": f"{archive.stat().st_size} B",
         "encodingFormat": "application/zip",
-        "sha256": checksum,
+        "sha256": sha256_of(archive),
     }
     licence = crate["license"]  # a text, where nobody chose one
     described = {

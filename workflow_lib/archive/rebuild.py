@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product, make_products, runs_of
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.cells import expand_study
+from workflow_lib.records.checksums import sha256_of
 from workflow_lib.safety import printable
 from workflow_lib.study import load_study, lookup
 from workflow_lib.words import counted
@@ -93,7 +93,7 @@ def rebuild(
     sweep = lookup("sweep", sweeps[0], expand_study(study))
     make_products(sweep, into / RESULTS)
     made = {
-        name: _sha256(path)
+        name: sha256_of(path)
         for path in (into / RESULTS).rglob("*")
         if path.is_file() and is_product(name := path.relative_to(into).as_posix())
     }
@@ -129,11 +129,6 @@ def _earlier(into: Path, again: bool) -> bool:
             "AGAIN=1), or choose another place with --into (INTO=PLACE)"
         )
     return True
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def described(rebuilt: Rebuilt, into: Path) -> str:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from workflow_lib.audit import Audit, DamagedError, Files, read_file
 from workflow_lib.measure.summary import read_json
-from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
+from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W, true_ends
 from workflow_lib.records.paths import RunPaths, measured_runs
 from workflow_lib.records.whole_files import report_error, whole_file
 from workflow_lib.words import counted, power_of_ten
@@ -161,7 +161,7 @@ def _measured(jobs: Sequence[Job]) -> Iterator[Term]:
     yield Term("GPU-hours", gpu_s / 3600, "h", None, "measured", how)
     yield Term("training time", _covered_s(jobs) / 3600, "h", None, "measured", how)
     energy_j = sum(job.energy_j for job in jobs)
-    ends = _true(energy_j, gpu_s)
+    ends = true_ends(energy_j, OFFSET_W * gpu_s)
     yield _energy(energy_j, ends, "measured", f"{how}, by {_SENSORS}")
 
 
@@ -191,17 +191,10 @@ def _estimated(jobs: Sequence[Job], tokens: float) -> Iterator[Term]:
         ends = (factor * min(hours), factor * max(hours)) if len(hours) > 1 else None
         yield Term(name, factor * fmean(hours), "h", ends, "estimated", how)
     energies_j = [tokens * job.token_j for job in jobs if job.token_j]
-    low_j, _ = _true(min(energies_j), 3600 * count * max(hours))
-    _, high_j = _true(max(energies_j), 3600 * count * max(hours))
+    offset_j = OFFSET_W * 3600 * count * max(hours)
+    low_j, _ = true_ends(min(energies_j), offset_j)
+    _, high_j = true_ends(max(energies_j), offset_j)
     yield _energy(fmean(energies_j), (low_j, high_j), "estimated", f"{how}, by {_SENSORS}")
-
-
-def _true(energy_j: float, gpu_s: float) -> tuple[float, float]:
-    """The least and the most that was taken where GPUs' sensors say ``energy_j``: they read
-    (1 + gain) · power + offset.
-    """
-    least = (energy_j - OFFSET_W * gpu_s) / (1 + GAIN_SHARE)
-    return max(0.0, least), (energy_j + OFFSET_W * gpu_s) / (1 - GAIN_SHARE)
 
 
 def _energy(energy_j: float, ends_j: tuple[float, float], kind: str, how: str) -> Term:

@@ -20,7 +20,7 @@ def write_checksums(path: Path, made: Iterable[Path]) -> None:
     if a stage is killed before that, files and checksums do not agree. Raises OSError.
     """
     names = sorted((file.relative_to(path.parent).as_posix(), file) for file in made)
-    text = "".join(f"{_sha256(file)}  {name}\n" for name, file in names)
+    text = "".join(f"{sha256_of(file)}  {name}\n" for name, file in names)
     with whole_file(path, durable=True) as draft:
         draft.write_text(text, encoding="utf-8")
 
@@ -57,14 +57,15 @@ def _stated(path: Path) -> dict[str, str]:
 def _is(path: Path, digest: str | None) -> bool:
     """Whether a file has the checksum ``digest``; False if it cannot be read from disk."""
     try:
-        return digest == _sha256(path)
+        return digest == sha256_of(path)
     except PermissionError:
         return True
     except (RecordError, OSError):
         return False
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits. Raises RecordError and OSError."""
     digest = hashlib.sha256()
     with open_file(path) as stream:
         while block := stream.read(_BLOCK_BYTES):

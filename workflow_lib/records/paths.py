@@ -177,8 +177,10 @@ class ComparisonPaths:
 def measured_runs(directory: Path) -> list[Path]:
     """The directories of measured commands: this one, or those right below it, by their names; this
     one, too, where there is none, so that its reader says what it lacks."""
+    if RunPaths(directory).measured.is_file():
+        return [directory]
     below = [path for path in sorted(directory.glob("*")) if RunPaths(path).measured.is_file()]
-    return [directory] if RunPaths(directory).measured.is_file() or not below else below
+    return below or [directory]
 
 
 def node_name() -> str:
