@@ -106,4 +106,6 @@ def write_run(paths: RunPaths, cell: Cell, outcome: Outcome) -> None:
 def _write_profiled(paths: RunPaths, cell: Cell) -> None:
     write_run(paths, cell, Outcome.COMPLETED)
     for rank, start in ((0, 20), (1, 60)):
-        write(paths.trace(rank), [kernel(GEMM, 0, start), collective(start, 100, [0, 1])])
+        operator = kernel("aten::mm", 0, 1, cat="cpu_op")
+        events = [operator, kernel(GEMM, 0, start), collective(start, 100, [0, 1])]
+        write(paths.trace(rank), events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -92,6 +93,17 @@ def test_the_same_sweep_is_packed_into_the_same_bytes(study, archive, tmp_path):
 def pack_to(path: Path, study: Study) -> Path:
     pack(NAME, path, study.config, study.results, ROOT, published=date(2026, 1, 31))
     return path
+
+
+def test_of_shortened_traces_everything_is_made_again(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    archive, into = tmp_path / "short.zip", tmp_path / "rebuilt"
+    options = ["--config", str(study.config), "--results", str(study.results), "--short-traces"]
+    options += ["--published", "2026-01-31"]
+    assert main(["pack", "--sweep", NAME, "--output", str(archive), *options]) == 0
+    assert rebuild(archive, into, ROOT, 1e9).whole
+    traces = sorted(into.rglob("rank*.json.gz"))
+    assert [gzip.decompress(path.read_bytes()).count(b"aten::mm") for path in traces] == [0, 0]
 
 
 def test_what_differs_is_named_with_what_may_be_why(tmp_path):

@@ -47,6 +47,11 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="pack runs as they lie that nothing says the end of, as of a machine that is gone",
     )
+    packing.add_argument(
+        "--short-traces",
+        action="store_true",
+        help="leave the events out of traces that no table is made of, most of their bytes",
+    )
     rebuilding = commands.add_parser("rebuild", help="check an archive, and make all of it again")
     rebuilding.add_argument(
         "archive", help="what pack wrote: its path, or its name in results/archives or evidence"
@@ -110,6 +115,7 @@ def _pack(chosen: argparse.Namespace) -> int:
         chosen.licence,
         chosen.published,
         chosen.cut_off,
+        chosen.short_traces,
     )
     size_mb, before_mb = archive.stat().st_size / 1e6, packed.bytes_before / 1e6
     print(

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from workflow_lib import plan, results
 from workflow_lib.analysis.collect import of_another_attempt
+from workflow_lib.analysis.traces.shortening import shortened
 from workflow_lib.archive import croissant, versions
 from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
@@ -46,12 +48,14 @@ def pack(
     licence: str | None = None,
     published: date | None = None,
     cut_off: bool = False,
+    short_traces: bool = False,
 ) -> Packed:
     """Write a sweep's archive, and beside it what describes its tables (see croissant). The same
     files, versions and arguments give the same bytes.
 
     ``licence`` is an SPDX identifier or an address, for the data. ``published`` is the day of the
     last run unless given. With ``cut_off``, runs without a recorded end are packed as they are.
+    With ``short_traces``, traces are without the events that no table is made of (see shortening).
 
     Raises ConfigError, RecordError, OSError. Raises ArchiveError if a run is under way, or if the
     plan on disk is not that of the configuration, or the tables do not know a run's end.
@@ -66,31 +70,36 @@ def pack(
     ]
     _refuse_old_tables(ended, of_sweep.table("runs"))
     files = files_of(sweep, study, results_directory, checkout, cut_off)
-    sizes = {name: path.stat().st_size for name, path in files.items()}
-    runs = [_run(*run) for run in ended]
-    if published is None:
-        ends = [run.ended_unix_s for run in runs if run.ended_unix_s is not None]
-        if not ends:
-            raise ArchiveError(
-                f"no run of {sweep_name} says when it ended; say what day the archive shall bear, "
-                "with --published 2026-01-31"
-            )
-        published = datetime.fromtimestamp(max(ends), UTC).date()
-    used = versions.versions(checkout)
-    described = Description(
-        sweep.name, sweep.description, sweep.platform, published, licence, runs, used
-    )
-    crate = metadata(described, {**sizes, versions.NAME: len(_json(used))})
-    texts = {versions.NAME: _json(used), METADATA_NAME: _json(crate)}
-    information = {
-        "Bag-Software-Agent": f"Triptych {used['triptych']}",
-        "Bagging-Date": published.isoformat(),
-        "External-Description": f"Sweep {sweep.name}: {sweep.description}",
-        "External-Identifier": sweep.name,
-        FORMAT_LABEL: str(ARCHIVE_FORMAT),
-    }
-    midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
-    write_bag(archive, files, sizes, texts, information, midnight)
+    with TemporaryDirectory() as directory:
+        if short_traces:
+            files |= _short_traces(files, Path(directory))
+        sizes = {name: path.stat().st_size for name, path in files.items()}
+        runs = [_run(*run) for run in ended]
+        if published is None:
+            ends = [run.ended_unix_s for run in runs if run.ended_unix_s is not None]
+            if not ends:
+                raise ArchiveError(
+                    f"no run of {sweep_name} says when it ended; say what day the archive shall "
+                    "bear, with --published 2026-01-31"
+                )
+            published = datetime.fromtimestamp(max(ends), UTC).date()
+        used = versions.versions(checkout)
+        described = Description(
+            sweep.name, sweep.description, sweep.platform, published, licence, runs, used
+        )
+        crate = metadata(described, {**sizes, versions.NAME: len(_json(used))})
+        texts = {versions.NAME: _json(used), METADATA_NAME: _json(crate)}
+        information = {
+            "Bag-Software-Agent": f"Triptych {used['triptych']}",
+            "Bagging-Date": published.isoformat(),
+            "External-Description": f"Sweep {sweep.name}: {sweep.description}",
+            "External-Identifier": sweep.name,
+            FORMAT_LABEL: str(ARCHIVE_FORMAT),
+        }
+        if short_traces:
+            information["Traces"] = "without the events that no table is made of"
+        midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
+        write_bag(archive, files, sizes, texts, information, midnight)
     (dataset,) = (each for each in crate["@graph"] if each["@id"] == "./")
     croissant.write(archive, dataset, list(files))
     products = sum(is_product(name) for name in files)
@@ -100,6 +109,17 @@ def pack(
     data = (planned.cell.data for planned in sweep.cells)
     trained_on = tuple(sorted({corpus.name for corpus in data if corpus.kind == "text"}))
     return Packed(len(runs), raw, products, sum(sizes.values()), missing, trained_on)
+
+
+def _short_traces(files: Mapping[str, Path], into: Path) -> dict[str, Path]:
+    """Name in the payload → a shorter file, for the traces that can be shortened."""
+    shorter = {}
+    for name, path in files.items():
+        is_trace = path.parent.name == "traces" and path.suffix == ".gz"
+        if is_trace and (content := shortened(path)) is not None:
+            shorter[name] = into / f"{len(shorter)}.json.gz"
+            shorter[name].write_bytes(content)
+    return shorter
 
 
 def _refuse_old_plan(sweep: Sweep, configuration: Path, path: Path) -> None:

@@ -67,6 +67,7 @@ PARQUET_CHECK_S = Bound(300, "s", "the time that this may take")
 FIGURE_BYTES = Bound(64 * _MIB, "B", "a figure that the page shows")
 
 TRACE_BYTES = Bound(16 << 30, "B", "a trace, unpacked")
+TRACE_BYTES_AT_ONCE = Bound(1 << 30, "B", "a trace, unpacked, that an archive may hold shortened")
 TRACE_RATIO = Bound(100, "times", "how much larger a trace is unpacked, beyond its first 64 MiB")
 TRACE_RATIO_FREE_BYTES = 64 * _MIB
 TRACE_EVENT_BYTES = Bound(32 * _MIB, "B", "an event of a trace; a longer one is left out")

@@ -30,14 +30,17 @@ LONGEST_NS = 86_400 * 10**9
 #: µs; above this, the last digit of a float is more than a nanosecond
 _EXACT_US = 2.0**43
 _ROWS_A_FRAME = 1 << 16
-_ANNOTATIONS = ("ProfilerStep#", "Optimizer.step")
+#: how the annotations begin that are read
+ANNOTATIONS = ("ProfilerStep#", "Optimizer.step")
 _POSSIBLE_US = 2.0**62 / 1000
 
 _KERNEL, _LAUNCH, _OPERATOR, _ANNOTATION = "kernel", "launch", "operator", "annotation"
+#: what runs on a GPU; the last three as older versions wrote them
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
+#: the operator that tells of a collective
+ANNOUNCEMENT = "record_param_comms"
 _CATEGORIES = {
-    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), _KERNEL),
-    # as older versions wrote them
-    **dict.fromkeys(("Kernel", "Memcpy", "Memset"), _KERNEL),
+    **dict.fromkeys(ON_GPU, _KERNEL),
     **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), _LAUNCH),
     **dict.fromkeys(("hip_runtime", "hip_driver"), _LAUNCH),
     "cpu_op": _OPERATOR,
@@ -228,7 +231,7 @@ class Batches:
 
     def _take_announcements(self, events: list[Event]) -> None:
         # A kernel repeats the contents of this operator only if Kineto links the two.
-        announcing = [event for event in events if event.name == "record_param_comms"]
+        announcing = [event for event in events if event.name == ANNOUNCEMENT]
         of = _decode_args(announcing, Identifiers, "the args field of a collective", self._notes)
         for identifiers, index in zip(of, self._collectives_of(announcing), strict=True):
             if identifiers.external is not None and index is not None:
@@ -260,7 +263,7 @@ class Batches:
         )
 
     def _take_annotations(self, events: list[Event]) -> None:
-        kept = [e for e in events if e.name and e.name.startswith(_ANNOTATIONS)]
+        kept = [e for e in events if e.name and e.name.startswith(ANNOTATIONS)]
         self.annotations.extend(kept, name=[event.name for event in kept])
 
     def _collectives_of(self, events: list[Event]) -> list[int | None]:

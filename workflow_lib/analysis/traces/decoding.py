@@ -47,6 +47,9 @@ CHUNK_BYTES = 2 << 20
 #: an event longer than this is damage
 LONGEST_EVENT_BYTES = bounds.TRACE_EVENT_BYTES.most
 
+#: in the header of a trace that was shortened (see shortening): the bytes of its JSON text before
+WHOLE_BYTES = "triptychWholeBytes"
+
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 _TEXT_BOUNDARY = re.compile(r"\}\s*,\s*(?=\{)")
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')

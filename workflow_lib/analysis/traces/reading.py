@@ -9,7 +9,13 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis.traces.batches import LONGEST_NS, Batches, Collective
-from workflow_lib.analysis.traces.decoding import Event, Notes, ThreadEvent, TraceFile
+from workflow_lib.analysis.traces.decoding import (
+    WHOLE_BYTES,
+    Event,
+    Notes,
+    ThreadEvent,
+    TraceFile,
+)
 from workflow_lib.analysis.traces.names import (
     COMMUNICATION,
     NORMALISATION_ELEMENTWISE,
@@ -41,7 +47,7 @@ class Trace:
     groups: dict[str, tuple[int, ...]]
     #: whether ``kernels`` ran on a GPU; otherwise they are a CPU's operators
     on_gpu: bool
-    #: bytes of the JSON text
+    #: bytes of the JSON text, of the whole where it was shortened
     bytes_read: int
     notes: tuple[str, ...]
 
@@ -72,6 +78,7 @@ def _read(path: Path, with_operators: bool) -> Trace:
     kernels = _with_steps(kernels, steps, optimiser)
     if with_operators and kernels.is_empty():
         notes.add("the trace holds no kernels and no operators")
+    whole = file.header.get(WHOLE_BYTES)
     base = file.header.get("baseTimeNanoseconds")
     if isinstance(base, int) and abs(base) < 2**62:
         kernels = kernels.with_columns(pl.col(*_TIMES, "launched_ns") + base)
@@ -82,7 +89,7 @@ def _read(path: Path, with_operators: bool) -> Trace:
         batches.collectives,
         _groups(file.header),
         bool(batches.kernels),
-        file.bytes_read,
+        whole if isinstance(whole, int) and 0 <= whole < 2**62 else file.bytes_read,
         notes.sentences(),
     )
 
