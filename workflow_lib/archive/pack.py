@@ -113,7 +113,7 @@ def pack(
 
 def _short_traces(files: Mapping[str, Path], into: Path) -> dict[str, Path]:
     """Name in the payload → a shorter file, for the traces that can be shortened."""
-    shorter = {}
+    shorter: dict[str, Path] = {}
     for name, path in files.items():
         is_trace = path.parent.name == "traces" and path.suffix == ".gz"
         if is_trace and (content := shortened(path)) is not None:
