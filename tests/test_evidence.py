@@ -316,11 +316,11 @@ def trapezoids(points: list[tuple[float, float]], start: float, end: float) -> f
 @pytest.mark.parametrize("sweep", ARCHIVES)
 def test_an_archive_is_small_and_names_its_licence(sweep):
     archive = ROOT / "evidence" / f"{sweep}.zip"
-    assert archive.stat().st_size < 12e6
+    assert archive.stat().st_size < 17.5e6
     with zipfile.ZipFile(archive) as source:
         crate = source.read(f"{sweep}/data/ro-crate-metadata.json").decode()
     assert "CC-BY-4.0" in crate
 
 
 def test_all_archives_together_are_small():
-    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 65e6
+    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 85e6
