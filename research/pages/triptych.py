@@ -26,6 +26,7 @@ SWEEPS = (
     findings.OVERLAP,
     findings.TRAINERS,
     "evidence-trainers-layouts-x2",
+    findings.AGAIN,
 )
 _ALT = "Three panels: performance and energy, power, thermal"
 #: the widest window in pixels that shows the panels below each other

@@ -75,7 +75,7 @@ def performance(axes: Axes, cells: Sequence[Row]) -> None:
             axes.annotate(_named(point.cell), _place(point), **_BESIDE[where], **_AT)
     axes.set(xlabel=f"tokens/s per GPU ({_ZOOM})", ylabel=f"J per token ({_ZOOM})")
     axes.margins(0.08, 0.14)
-    axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="x", nbins=5, prune="upper")  # whose digits would be cut
     left, right = axes.get_xlim()
     axes.set_xlim(left, right + 0.16 * (right - left))  # for the label of the fastest
     trainers = sorted({point.cell["trainer"] for point in some}, key=lambda n: (n != NATIVE, n))
@@ -84,8 +84,8 @@ def performance(axes: Axes, cells: Sequence[Row]) -> None:
         handles.append(_handle(style.GREY, "o", f"hollow: {precision}", markerfacecolor="white"))
     handles.append(Line2D([], [], **_FRONTIER, label=f"frontier of {_FILLED}"))
     axes.legend(handles=handles, loc="upper right", fontsize=_TEXT_PT)
-    axes.annotate("", (0.15, 0.34), (0.04, 0.48), "axes fraction", arrowprops={"arrowstyle": "->"})
-    axes.text(0.13, 0.41, "better", transform=axes.transAxes, fontsize=_TEXT_PT)
+    axes.annotate("", (0.15, 0.04), (0.04, 0.18), "axes fraction", arrowprops={"arrowstyle": "->"})
+    axes.text(0.13, 0.11, "better", transform=axes.transAxes, fontsize=_TEXT_PT)
 
 
 def _handle(colour: str, marker: str, label: str, **more: Any) -> Line2D:
