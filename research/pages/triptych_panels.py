@@ -75,9 +75,7 @@ def performance(axes: Axes, cells: Sequence[Row]) -> None:
             axes.annotate(_named(point.cell), _place(point), **_BESIDE[where], **_AT)
     axes.set(xlabel=f"tokens/s per GPU ({_ZOOM})", ylabel=f"J per token ({_ZOOM})")
     axes.margins(0.08, 0.14)
-    axes.locator_params(axis="x", nbins=5, prune="upper")  # whose digits would be cut
-    left, right = axes.get_xlim()
-    axes.set_xlim(left, right + 0.16 * (right - left))  # for the label of the fastest
+    axes.locator_params(axis="x", nbins=5)
     trainers = sorted({point.cell["trainer"] for point in some}, key=lambda n: (n != NATIVE, n))
     handles = [_handle(*_TRAINERS.get(name, _OTHERS), _trainer(name)) for name in trainers]
     for precision in sorted({point.cell["precision"] for point in some} - {_FILLED}):
