@@ -233,4 +233,6 @@ def _pairs(cells: Sequence[Row]) -> list[tuple[Row, Row]]:
 def _differing(earlier: Row, later: Row) -> set[str]:
     """The axes in which two cells differ by themselves."""
     names = {*cell_axes.differing([earlier, later], _FOLLOW)}
-    return names - ({"fp8_recipe"} if "precision" in names else set())
+    # An axis that only some values of another have follows from that one.
+    only_with = {name: cell_axes.AXES[name].field.axis.only_with for name in names}
+    return {name for name, other in only_with.items() if not (other and other[0] in names)}

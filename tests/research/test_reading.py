@@ -131,5 +131,8 @@ def test_sizes_that_no_model_has_are_named(tmp_path):
 def test_a_card_of_the_same_name_with_another_peak_is_not_known():
     assert published_machine("H100 PCIe") is None
     assert published_machine("H200 NVL") is None
+    assert published_machine("A100 80GB PCIe") is None
+    assert published_machine("A100-PCIE-40GB") is None
+    assert published_machine("A100-SXM4-80GB").gpu == "A100 80GB"
     assert published_machine("h100 sxm").gpu == "H100"
     assert published_machine("H100 (96GB, 500 W)").gpu == "H100 500 W"
