@@ -73,13 +73,14 @@ plan: $(VENV)/.installed ## what PLATFORM's sweeps, or SWEEP, would run and cost
 	  --output "$(or $(RESULTS),results)/plans/$(or $(ONE_SWEEP),$(PLATFORM))/plan.parquet"
 
 # MODEL and PLATFORM are files of config/; BATCH (sequences), TOKENS and RUNS (what `python -m
-# workflow_lib.projection collect` wrote) may be given besides.
+# workflow_lib.projection collect` wrote) may be given besides, and what a GPU_HOUR and a KWH cost in EUR.
 project: $(VENV)/.installed ## what MODEL would do on GPUS of PLATFORM, however many there are, with intervals
 	@test -n "$(MODEL)" && test -n "$(GPUS)" || \
 	  { echo "say which: make project MODEL=llama3-70b PLATFORM=h200 GPUS=1024" >&2; exit 1; }
 	@$(BIN)/python -m workflow_lib.projection project --model "$(MODEL)" --platform "$(PLATFORM)" \
 	  --gpus "$(GPUS)" $(if $(BATCH),--batch "$(BATCH)") $(if $(TOKENS),--tokens "$(TOKENS)") \
-	  $(if $(RUNS),--runs "$(RUNS)") --output "results/projections/$(MODEL)_$(PLATFORM)_$(GPUS)"
+	  $(if $(RUNS),--runs "$(RUNS)") $(if $(GPU_HOUR),--price-per-gpu-hour "$(GPU_HOUR)") \
+	  $(if $(KWH),--price-per-kwh "$(KWH)") --output "results/projections/$(MODEL)_$(PLATFORM)_$(GPUS)"
 
 # What the sweep "slots" measured on PLATFORM, or another sweep, MEASURED.
 MEASURED ?= $(or $(RESULTS),results)/sweeps/slots-$(PLATFORM)

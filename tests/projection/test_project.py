@@ -23,6 +23,7 @@ from workflow_lib.projection.own_runs import read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.project import (
     Facility,
+    Prices,
     basis,
     facility_mwh,
     indistinguishable,
@@ -36,6 +37,7 @@ from workflow_lib.projection.project_page import (
     fastest_by_gpus,
     figures,
     meter,
+    price,
     replicas,
     verdict,
 )
@@ -547,6 +549,22 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
         assert "1.5·10¹³ tokens" in text
 
 
+def test_tokens_have_the_price_of_their_hours_and_their_energy(projected):
+    best = projected[0]
+    hours, mwh = best.values()["gpu_hours"][0], best.values()["energy_mwh"][0]
+    both = Prices(2.5, 0.2, "CHF")
+    said = numbers(price(best, Facility(None, None), both))
+    million = (2.5 * hours + 0.2 * 1e3 * mwh) / best.tokens * 1e6
+    assert said[:2] == [2.5, 0.2]
+    assert said[2] == pytest.approx(million, rel=5e-3)
+    assert said[3] < million < said[4]
+    # 1.8 kW of each node of 8, a PUE of 1.2, and no price of hours
+    at_meter = price(best, Facility(1800, 1.2), Prices(None, 0.2, "EUR"))
+    whole = 1.2 * (mwh + 1800 / 8 * hours / 1e6)
+    assert numbers(at_meter)[1] == pytest.approx(200 * whole / best.tokens * 1e6, rel=5e-3)
+    assert price(best, Facility(None, None), Prices(None, None, "EUR")) == ""
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -586,6 +604,7 @@ def test_a_candidate_that_needs_more_memory_than_there_is_does_not_fit():
         *(("--gpus", text) for text in ("0", "-8", "8.5")),
         *(("--batch", "0"), ("--tokens", "-1"), ("--tokens", "nan")),
         *(("--pue", "0.5"), ("--node-rest-w", "lots")),
+        *(("--price-per-gpu-hour", "0"), ("--currency", "euro")),
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(tmp_path, capsys, option, text):

@@ -20,6 +20,7 @@ from workflow_lib.projection.own_stack import own_stack, shipped_stack
 from workflow_lib.projection.project import (
     COOLINGS,
     Facility,
+    Prices,
     indistinguishable,
     project,
     recommended,
@@ -31,6 +32,7 @@ from workflow_lib.projection.project_page import (
     fastest_by_gpus,
     figures,
     meter,
+    price,
     replicas,
     write_projection,
 )
@@ -82,6 +84,12 @@ def _pue(text: str) -> float:
     return _number(text, least=1, most=bounds.QUANTITY.most)
 
 
+def _currency(text: str) -> str:
+    if not (len(text) == 3 and text.isascii() and text.isupper()):
+        raise argparse.ArgumentTypeError(f"{text} is not a currency's code, as EUR is")
+    return text
+
+
 def _number(text: str, least: float, most: float, whole: bool = False) -> float:
     """An option's number. Raises ArgumentTypeError, which argparse prints as its one message."""
     try:
@@ -114,6 +122,9 @@ def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--cooling", choices=COOLINGS, help="of the nodes with that --node-rest-w, to be named"
     )
+    parser.add_argument("--price-per-gpu-hour", type=_above_0, help="then tokens have a price")
+    parser.add_argument("--price-per-kwh", type=_above_0, help="of electricity, besides or alone")
+    parser.add_argument("--currency", type=_currency, default="EUR", help="of prices; EUR if not")
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
     parser.set_defaults(run=_project)
 
@@ -149,10 +160,12 @@ def _project(chosen: argparse.Namespace) -> None:
     basis = basis_of(first, stack, levels(stack.runs, machine.gpu), chosen.platform)
     lines = fastest_by_gpus(*asked, chosen.tokens, stack, chosen.batch)
     entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
-    at_meter = meter(first, facility) if recommended(rows) else ""
+    prices = Prices(chosen.price_per_gpu_hour, chosen.price_per_kwh, chosen.currency)
+    said = (meter(first, facility), price(first, facility, prices)) if recommended(rows) else ()
+    besides = " ".join(filter(None, said))
     title = f"{model.name} on {counted(chosen.gpus, 'GPU')} of {chosen.platform}"
-    page = write_projection(rows, alike, basis, entries, title, at_meter, chosen.output)
-    print(describe(rows, alike, basis, at_meter))
+    page = write_projection(rows, alike, basis, entries, title, besides, chosen.output)
+    print(describe(rows, alike, basis, besides))
     print(f"\n{page}")
 
 

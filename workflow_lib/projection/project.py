@@ -62,6 +62,16 @@ class Facility:
 
 
 @dataclass(frozen=True)
+class Prices:
+    """What a site or a provider asks for; None where it was not given."""
+
+    per_gpu_hour: float | None
+    per_kwh: float | None
+    #: ISO 4217
+    currency: str
+
+
+@dataclass(frozen=True)
 class Projected:
     """A layout with its predicted values. Energy is that of GPUs, by their sensors."""
 

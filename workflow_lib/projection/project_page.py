@@ -23,6 +23,7 @@ from workflow_lib.projection.machines import Machine
 from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.projection.project import (
     Facility,
+    Prices,
     Projected,
     facility_mwh,
     headings,
@@ -221,7 +222,7 @@ def describe(
     rows: Sequence[Projected],
     alike: Sequence[Projected],
     basis: Sequence[tuple[str, str]],
-    at_meter: str,
+    besides: str,
 ) -> str:
     """The projection as text: the first layouts, which of them are told apart, and how each part is
     known."""
@@ -235,7 +236,7 @@ def describe(
         *([tabulate(of_first(first), headers="keys", disable_numparse=True)] if first else []),
         tabulate(basis, headers=("what", "how it is known"), disable_numparse=True),
     ]
-    return "\n\n".join([*lines, *([at_meter] if at_meter else [])])
+    return "\n\n".join([*lines, *([besides] if besides else [])])
 
 
 def verdict(rows: Sequence[Projected], alike: Sequence[Projected]) -> str:
@@ -282,6 +283,37 @@ def meter(best: Projected, facility: Facility) -> str:
     )
 
 
+def price(best: Projected, facility: Facility, prices: Prices) -> str:
+    """A sentence on what tokens cost; "" if no price was given. Energy is that at the meter if the
+    rest of a node is known, else that of GPUs."""
+    if prices.per_gpu_hour is None and prices.per_kwh is None:
+        return ""
+    (hours, hours_sd), (mwh, mwh_sd) = (best.values()[name] for name in ("gpu_hours", "energy_mwh"))
+    gpus_per_node = best.candidate.layout.machine.gpus_per_node
+    at_meter = facility_mwh(mwh, hours, gpus_per_node, facility)
+    whose = "of GPUs" if at_meter is None else "at the meter"
+    of_hours = hours * (prices.per_gpu_hour or 0)
+    of_energy = 1e3 * (mwh if at_meter is None else at_meter) * (prices.per_kwh or 0)
+    whole = of_hours + of_energy
+    # Longer steps cost more of both, so their errors add up.
+    sd = (of_hours * hours_sd + of_energy * mwh_sd) / whole
+    million = whole / best.tokens * 1e6
+    low, high = best.widths.interval(million, sd, 0.9)
+    asked = [
+        f"{amount:g} {prices.currency} a {what}"
+        for amount, what in (
+            (prices.per_gpu_hour, "GPU-hour"),
+            (prices.per_kwh, f"kWh {whose}"),
+        )
+        if amount is not None
+    ]
+    return (
+        f"At {' and '.join(asked)} the layout with the fastest median costs {_number(million)} "
+        f"{prices.currency} a million tokens ({_number(low)} to {_number(high)} with 90 %), "
+        f"{_number(whole)} {prices.currency} for {power_of_ten(best.tokens)} tokens."
+    )
+
+
 def _cooled(cooling: str | None) -> str:
     return f"cooled by {cooling}" if cooling else "whose cooling was not named"
 
@@ -292,7 +324,7 @@ def write_projection(
     basis: Sequence[tuple[str, str]],
     entries: Sequence[FigureEntry],
     title: str,
-    at_meter: str,
+    besides: str,
     output: Path,
 ) -> Path:
     """Write ``projection.parquet``, ``figures/`` and ``projection.html``; returns the page."""
@@ -307,7 +339,7 @@ def write_projection(
         left_out=left_out([row.candidate.row for row in rows]),
         first=of_first(first) if (first := recommended(rows)) else [],
         basis=basis,
-        at_meter=at_meter,
+        besides=besides,
         figures=drawn_for_page(entries, output / "figures"),
     )
     page = output / "projection.html"
