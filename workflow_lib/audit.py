@@ -237,6 +237,8 @@ class Audit:
         self.values: dict[str, float] = {}
         self.tokens: float | None = None
         self._clocks: dict[str, Clock] = {}
+        #: of each GPU that counts the driver's own samples of power; none if its readings disagree
+        self.samples: list[Series] = []
         #: node → its ranks, whose GPUs count; None where all sampled ones do
         self.gpus: dict[str, list[Record] | None] = {}
         self.measured = files.record("measured.json")
@@ -435,7 +437,8 @@ class Audit:
             curve = Curve(series)
             driver = [sample for sample in of_driver.get(gpu, []) if sample[0] >= curve.times[0]]
             self._check_power(name, gpu, curve, driver, float(start["sample_rate_hz"]))
-            best = Curve(driver) if _agrees(curve, driver) else curve
+            self.samples.append(driver if _agrees(curve, driver) else [])
+            best = Curve(driver) if self.samples[-1] else curve
             # Of a short command the driver's samples may end before it does.
             if (integral := best.between(*self.window)) is None:
                 best, integral = curve, curve.between(*self.window)

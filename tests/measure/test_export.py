@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,30 @@ def test_the_power_in_a_step_is_that_of_its_time_on_every_node(tmp_path):
     rows = [json.loads(line) for line in export.rows(tmp_path).splitlines()]
     # n2's clock is 2 s, a whole step, ahead.
     assert [row["power_w"] for row in rows] == [200, 600]
+
+
+def test_power_for_grids_is_that_of_a_gpu_over_the_measured_steps(tmp_path):
+    run = extracted("measured/trainers-h100x2.zip", "megatron-2", tmp_path)
+    output = tmp_path / "power.csv"
+    assert export.main([str(run), "--to", "openg2g", "--output", str(output)]) == 0
+    head, *lines = output.read_text().splitlines()
+    assert head == "t_s,power_W"
+    times, watts = zip(*(map(float, line.split(",")) for line in lines), strict=True)
+    values = json.loads((run / "measured.json").read_text())["values"]
+    assert times[0] == 0
+    assert times[-1] == pytest.approx(values["measured_duration_s"], abs=0.1)
+    assert {round(b - a, 1) for a, b in pairwise(times)} == {0.1}
+    # of one of two GPUs
+    assert sum(watts) / len(watts) == pytest.approx(values["power_mean_w"] / 2, rel=0.01)
+
+
+def test_power_for_grids_needs_samples_of_the_driver(tmp_path, capsys):
+    run = extracted("measured/trainers-h100x2.zip", "megatron-2", tmp_path)
+    (run / "telemetry" / "vm-power.csv").unlink()
+    with pytest.raises(SystemExit):
+        export.main([str(run), "--to", "openg2g", "--output", str(tmp_path / "power.csv")])
+    assert "driver" in capsys.readouterr().err
+    assert not (tmp_path / "power.csv").exists()
 
 
 @pytest.mark.parametrize("to", export.FORMATS)

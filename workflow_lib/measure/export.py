@@ -3,7 +3,8 @@
 perfetto is a timeline for https://ui.perfetto.dev: steps and their phases, kernels of a profiled
 run, and watts, degrees and clocks of each GPU, on one axis. openmetrics is what a measured command
 took, for node_exporter's textfile collector. rows is a JSON line a step, for logs of experiments as
-MLflow's and Weights & Biases'.
+MLflow's and Weights & Biases'. openg2g is the power of a GPU over the measured steps, for
+simulations of grids by OpenG2G.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.audit import Clock, DamagedError, Files, Row, read_file
+from workflow_lib.audit import Audit, Clock, DamagedError, Files, Row, read_file
 from workflow_lib.records.openmetrics import Family, Sample, text_of
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import THROTTLES
@@ -299,7 +300,48 @@ def _samples(record: Mapping[str, Any], name: str) -> Iterator[Sample]:
             yield _THROTTLED, {**labels, "reason": THROTTLES[counter]}, share
 
 
-FORMATS = {"perfetto": perfetto, "openmetrics": openmetrics, "rows": rows}
+#: between two rows of power, in s, as in OpenG2G's own traces: a mean of five samples
+_BETWEEN_S = 0.1
+
+
+def openg2g(directory: Path) -> str:
+    """The mean power of a GPU over the measured steps, every 0.1 s, as OpenG2G's ``TrainingTrace``
+    reads it. A time at which a GPU has no sample is left out, and OpenG2G interpolates.
+
+    Raises DamagedError, also where the driver told no samples: readings are means over a second.
+    Raises OSError.
+    """
+    try:
+        audit = Audit(Files(str(directory), lambda name: read_file(directory, name)))
+    except (KeyError, TypeError) as error:
+        raise DamagedError(f"{directory} is no whole run: {error!r}") from None
+    if audit.invalid:
+        raise DamagedError(f"{directory}: its telemetry does not hold: {'; '.join(audit.invalid)}")
+    start, end = audit.window
+    gpus: list[dict[int, list[float]]] = []
+    for samples in audit.samples:
+        of_gpu: dict[int, list[float]] = {}
+        for unix_s, watts in samples:
+            if start <= unix_s <= end:
+                of_gpu.setdefault(int((unix_s - start) / _BETWEEN_S), []).append(watts)
+        gpus.append(of_gpu)
+    if not gpus or not all(gpus):
+        raise DamagedError(
+            f"{directory}: the driver told no samples of its own of every GPU, and readings are "
+            "means over a second"
+        )
+    told = sorted(set.intersection(*map(set, gpus)))
+    means = {n: statistics.fmean(statistics.fmean(of_gpu[n]) for of_gpu in gpus) for n in told}
+    rows = (f"{n * _BETWEEN_S:.1f},{watts:.2f}\n" for n, watts in means.items())
+    return "".join(["t_s,power_W\n", *rows])
+
+
+FORMATS = {
+    "perfetto": perfetto,
+    "openmetrics": openmetrics,
+    "rows": rows,
+    "openg2g": openg2g,
+}
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
