@@ -27,7 +27,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment measure release test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment measure sensors release test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -134,6 +134,12 @@ claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS,
 	@$(BIN)/python -m workflow_lib.claims \
 	  $(if $(SWEEPS),$(foreach sweep,$(SWEEPS),"$(call sweep_of,$(sweep))"),rebuilt/evidence/*/results/sweeps/*) \
 	  --project config --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
+
+# PARTS are some of cost, sensor, map and counter.
+sensors: $(VENV)/.installed ## what readings of power and energy of this machine's NVIDIA GPUs miss, in eighteen minutes
+	@mkdir -p results/sensors
+	@$(BIN)/python research/sensors_on_gpus.py $(if $(PARTS),--parts $(PARTS)) \
+	  --output "$(or $(OUTPUT),results/sensors/$$(date +%F).jsonl)"
 
 measure: $(VENV)/.installed-analysis ## build dist/triptych.pyz, one file that measures any command
 	@$(BIN)/python -m workflow_lib.measure.bundle

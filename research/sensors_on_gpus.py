@@ -13,7 +13,7 @@ counter  whether the energy counter or the driver's samples are off in step with
 
 Needs torch, numpy, scipy and nvidia-ml-py, and takes about eighteen minutes:
 
-    python3 research/sensors_on_gpus.py --output sensors.jsonl
+    make sensors
 """
 
 from __future__ import annotations

@@ -46,6 +46,8 @@ def test_a_variable_in_small_letters_is_refused():
         (("plan", "PLATFORM=h100", "RESULTS=/scratch/a study"),
          "-m workflow_lib.plan --platform h100 "
          '--output "/scratch/a study/plans/h100/plan.parquet"'),
+        (("sensors", "PARTS=map counter", "OUTPUT=o.jsonl"),
+         'research/sensors_on_gpus.py --parts map counter --output "o.jsonl"'),
         (("rebuild", "ARCHIVE=demo"), '-m workflow_lib.archive rebuild "demo"'),
         (("rebuild", "ARCHIVE=demo", "INTO=else where", "AGAIN=1"),
          '-m workflow_lib.archive rebuild "demo" --into "else where" --again'),
