@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Record = Mapping[str, Any]
 Row = dict[str, str]
@@ -66,6 +66,17 @@ LOG_RUNG, LOG_BLOCK_S = 1, 2.0
 RECORDS = ("cell.json", "measured.json")
 #: what no GPU draws: this many times its highest limit, or so much where none is told
 IMPOSSIBLE_LIMITS, IMPOSSIBLE_W = 2.0, 10_000.0
+
+
+class Energy(NamedTuple):
+    """A GPU's energy over the window."""
+
+    joules: float
+    #: the integral of power alone, J
+    integral: float
+    #: by how much the two differ, or 0 if the times of the counter's readings explain it; null
+    #: without a counter
+    error_share: float | None
 
 
 class DamagedError(Exception):
@@ -367,7 +378,7 @@ class Audit:
             self.invalid.append("a step ended on one rank before it began on another")
 
     def _read_energy(self) -> None:
-        parts: list[Span | None] = []
+        parts: list[Energy | None] = []
         for node, ranks in sorted(self.gpus.items()):
             if (start := self.files.record(f"telemetry/{node}.json")) is None:
                 self.invalid.append(f"node {node} has no telemetry")
@@ -388,8 +399,12 @@ class Audit:
         known = [part for part in parts if part is not None]
         if not known or len(known) < len(parts):
             return
-        energy_j, integral_j = map(sum, zip(*known))
+        energy_j = sum(part.joules for part in known)
+        integral_j = sum(part.integral for part in known)
         self.values.update(energy_j=energy_j, energy_integral_j=integral_j)
+        errors = [part.joules * part.error_share for part in known if part.error_share is not None]
+        if len(errors) == len(known) and energy_j > 0:
+            self.values["energy_error_share"] = sum(errors) / energy_j
         self.values["power_mean_w"] = energy_j / self.values["measured_duration_s"]
         if self._trains and self.tokens:
             self.values["energy_per_token_j"] = energy_j / self.tokens
@@ -411,8 +426,8 @@ class Audit:
             gpu = sorted(record["rank"] for record in ranks).index(rank["rank"])
         return gpu if gpu < len(entries) else None
 
-    def _node(self, node: str, start: Record, sensors: Sequence[int]) -> dict[int, Span]:
-        """GPU → energy in J over the window, and the integral of power over it, where known."""
+    def _node(self, node: str, start: Record, sensors: Sequence[int]) -> dict[int, Energy]:
+        """GPU → its energy, where it is known."""
         clock = self._clock(node)
         name = f"telemetry/{node}.csv"
         if (rows := self.files.rows(name)) is None:
@@ -428,7 +443,7 @@ class Audit:
         path = f"telemetry/{node}-power.csv"
         of_driver = _series(self.files.rows(path) or [], path, OF_DRIVER, clock, most)
         counters = self._counters(node, start, clock)
-        energies: dict[int, Span] = {}
+        energies: dict[int, Energy] = {}
         # A run whose rates alternated has no energy.
         for gpu in () if self.cell["telemetry"].get("interleaved_rates_hz") else sensors:
             if not (series := readings.get(gpu)):
@@ -442,9 +457,12 @@ class Audit:
             # Of a short command the driver's samples may end before it does.
             if (integral := best.between(*self.window)) is None:
                 best, integral = curve, curve.between(*self.window)
-            share = self._share(best, counters.get(gpu, []), most[gpu])
+            share, off = self._share(best, counters.get(gpu, []), most[gpu]) or (None, 0.0)
             if integral is not None:
-                energies[gpu] = (integral * (share or 1.0), integral)
+                error = None if share is None else abs(1 / share - 1)
+                if error is not None and error <= off:
+                    error = 0.0
+                energies[gpu] = Energy(integral * (share or 1.0), integral, error)
             self._check_counter(node, gpu, curve, counters.get(gpu, []))
         return energies
 
@@ -472,9 +490,10 @@ class Audit:
             counters.setdefault(gpu, []).append((read_s - age_s / 2, age_s / 2, energy_j))
         return counters
 
-    def _share(self, curve: Curve, counter: Counter, most_w: float) -> float | None:
+    def _share(self, curve: Curve, counter: Counter, most_w: float) -> Span | None:
         """The counter's energy over the integral of power, between its readings nearest to the
-        window's edges; None where the counter does not stand for the window."""
+        window's edges, and by how much their times may put it off; None where the counter does not
+        stand for the window."""
         start, end = self.window
         if not counter or _fell(counter, start, end):
             return None
@@ -498,7 +517,9 @@ class Audit:
         if at_first is None or at_last is None or at_last <= at_first or last[2] <= first[2]:
             return None
         counted_j = last[2] - first[2]
-        return None if counted_j > most_w * apart_s else counted_j / (at_last - at_first)
+        if counted_j > most_w * apart_s:
+            return None
+        return counted_j / (at_last - at_first), (first[1] + last[1]) / apart_s
 
     def _check_counter(self, node: str, gpu: int, curve: Curve, counter: Counter) -> None:
         """The counter and the readings tell one energy, over the readings of it in the window."""
@@ -600,7 +621,8 @@ def differences(audit: Audit) -> list[str]:
         sentences.append(f"energy_j is {stated:.9g}, and not known by the raw files")
     for name, value in audit.values.items():
         stated = row.get(name, value)
-        if stated is None or abs(stated - value) > SAME_SHARE * abs(value):
+        whole = 1.0 if name.endswith("_share") else abs(value)
+        if stated is None or abs(stated - value) > SAME_SHARE * whole:
             sentences.append(f"{name} is {stated}, and {value:.9g} by the raw files")
     return sentences
 

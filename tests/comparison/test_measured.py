@@ -28,7 +28,11 @@ def write_run(directory: Path, step_s: float, started_s: float, **changed: Any) 
         "exit_code": 0,
         "simulated": False,
         "rung": 3,
-        "values": {"step_time_s": step_s, "energy_per_step_j": 2 * step_s},
+        "values": {
+            "step_time_s": step_s,
+            "energy_per_step_j": 2 * step_s,
+            "energy_error_share": 0.0,
+        },
         "invalid": [],
         "gpus": [{"uuid": "GPU-1", "name": "NVIDIA H100"}],
     }
@@ -67,6 +71,32 @@ def test_the_interval_is_that_of_runs_apart(sides):
     expected = apart(*logs, (0, 2, 4), (1, 3, 5))
     low, high = (float(rows(measured.compare(*sides))["s/step"][n]) for n in (3, 5))
     assert (low, high) == pytest.approx([math.exp(expected.low), math.exp(expected.high)], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [
+        ({"energy_error_share": 0.02}, 0.02),
+        # a record of before it was told, of a counter; and one of power alone
+        ({"energy_j": 100.0, "energy_integral_j": 98.0}, 0.02),
+        ({"energy_j": 100.0, "energy_integral_j": 100.0}, None),
+    ],
+)
+def test_energies_in_step_with_the_sensor_widen_their_interval(sides, told, share):
+    without = rows(measured.compare(*sides))
+    path = sides[0] / "1" / "measured.json"
+    record = json.loads(path.read_text("utf-8"))
+    del record["values"]["energy_error_share"]
+    record["values"] |= told
+    path.write_text(json.dumps(record), encoding="utf-8")
+    found = rows(measured.compare(*sides))
+    assert found["s/step"] == without["s/step"]
+    if share is None:
+        assert "J/step" not in found
+        return
+    low, high = (float(without["J/step"][n]) for n in (3, 5))
+    widened = [float(found["J/step"][n]) for n in (3, 5)]
+    assert widened == pytest.approx([low / (1 + share), high / (1 - share)], abs=2e-4)
 
 
 def test_a_measure_that_a_run_lacks_is_there_with_the_reason(sides):

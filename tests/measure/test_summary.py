@@ -91,6 +91,25 @@ def test_the_whole_command_without_steps(run):
     assert record["invalid"] == []
 
 
+def test_what_power_misses_of_the_counter_is_told_beside_the_energy(run):
+    assert summary.summarise(run, told())["values"]["energy_error_share"] == 0
+    path = RunPaths(run).gpu_counters("n2")
+    with path.open(encoding="ascii", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:  # 660 W of 1,280: the counter of n2 tells 4 % more
+        row["energy_j"] = str(5000 + 1.04 * (float(row["energy_j"]) - 5000))
+    write(path, list(rows[0]), rows)
+    record = summary.summarise(run, told())
+    of_n2 = 1.04 * 660
+    share = of_n2 * (1 - 1 / 1.04) / (620 + of_n2)
+    assert record["values"]["energy_error_share"] == pytest.approx(share, rel=1e-6)
+    path.unlink()
+    record = summary.summarise(run, told())
+    assert "energy_error_share" not in record["values"]
+    assert record["missing"]["energy_error_share"] == "no_energy_counter"
+    assert "energy_j" in record["values"]
+
+
 def test_steps_of_all_ranks_after_the_warm_up(run):
     names = ["step", "phase", "started_unix_s", "ended_unix_s", "tokens"]
     for rank in range(2):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workflow_lib.comparison.verdicts import widened
 from workflow_lib.intervals.contrasts import Design, Gpus, design, ratio
 from workflow_lib.intervals.differences import FEWEST_RUNS
 from workflow_lib.records.files import read_measured
@@ -79,7 +80,7 @@ def compare(a: Path, b: Path) -> str:
         if None in (*of_a, *of_b):
             lines.append(f"{unit:14}not compared: {_lacking(measure, sides)}")
         else:
-            lines.append(_row(unit, of_a, of_b, lies))
+            lines.append(_row(unit, of_a, of_b, lies, _errors(measure, sides)))
     lines += ["", _note(sides, lies)]
     if sides[0][0]["simulated"]:
         lines.append("All readings are simulated.")
@@ -108,9 +109,39 @@ def _gpus_in_words(run: Mapping[str, Any]) -> str:
     return ", ".join(f"{count}× {model}" for model, count in sorted(models.items())) or "no GPUs"
 
 
-def _row(unit: str, a: Sequence[float], b: Sequence[float], lies: Design) -> str:
+def _errors(measure: str, sides: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[float, ...] | None:
+    """By how much the energies of either side may be off, because the load is in step with the
+    sensor; None where a run has no counter to tell."""
+    if not measure.startswith(("energy_", "power_")):
+        return 0.0, 0.0
+    told = [[_error(run["values"]) for run in side] for side in sides]
+    known = [[share for share in of_side if share is not None] for of_side in told]
+    return tuple(map(max, known)) if known == told else None
+
+
+def _error(values: Mapping[str, float]) -> float | None:
+    """The error of a run's energy by the sensor's looks. Records of before 1.1 do not tell it; it
+    is at most the difference between the counter and power."""
+    energy_j, integral_j = values.get("energy_j"), values.get("energy_integral_j")
+    if "energy_error_share" in values or not energy_j or not integral_j or energy_j == integral_j:
+        return values.get("energy_error_share")
+    return abs(integral_j / energy_j - 1)
+
+
+def _row(
+    unit: str,
+    a: Sequence[float],
+    b: Sequence[float],
+    lies: Design,
+    errors: tuple[float, ...] | None,
+) -> str:
     of = ratio(a, b, lies)
-    span = f"{of.low:.4f} to {of.high:.4f}" if of.coverage is not None else "not known"
+    span = "not known"
+    if of.coverage is not None and errors is None:
+        span += ": no energy counter"
+    elif of.coverage is not None and errors is not None:
+        low, high = widened(of.low, of.high, *errors)
+        span = f"{low:.4f} to {high:.4f}"
     means = [sum(side) / len(side) for side in (a, b)]
     return f"{unit:14}{means[0]:>12.5g}{means[1]:>12.5g}{of.estimate:>9.4f}   {span}"
 

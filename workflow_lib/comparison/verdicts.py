@@ -341,9 +341,14 @@ def _with_energy_errors(
         why = Reason("no_energy_counter")
         return None, dict.fromkeys((*names, "wide_low", "wide_high", "date_allowance"), why)
     s, t = max(shares[0]), max(shares[1])
-    over, under = (s, t) if measure.gain > 0 else (t, s)
-    low, high = wide.low * (1 - under) / (1 + over), wide.high * (1 + under) / (1 - over)
+    low, high = widened(wide.low, wide.high, *((s, t) if measure.gain > 0 else (t, s)))
     return wide._replace(low=low, high=high, energy=(s, t)), {}
+
+
+def widened(low: float, high: float, over: float, under: float) -> tuple[float, float]:
+    """The ends of a ratio whose numerator may be off by the share ``over`` and its denominator by
+    ``under``."""
+    return low * (1 - under) / (1 + over), high * (1 + under) / (1 - over)
 
 
 def _no_error(why: Reason) -> dict[str, Reason]:

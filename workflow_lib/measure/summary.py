@@ -172,6 +172,8 @@ def _missing(record: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, s
             missing[name] = why
         missing.setdefault("energy_per_token_j", why)
         missing.setdefault("energy_per_step_j", why)
+    if "energy_error_share" not in values:
+        missing["energy_error_share"] = missing.get("energy_j", "no_energy_counter")
     return missing
 
 
@@ -285,7 +287,8 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         if more := len(record["invalid"]) - 1:
             lines.append(f"          and {more} more: see measured.json")
     elif energy_j is not None:
-        by = "power alone" if energy_j == values["energy_integral_j"] else "the energy counters"
+        share = values.get("energy_error_share")
+        by = "power alone" if share is None else f"the energy counters, ±{100 * share:.2g} %"
         lines.append(f"valid     telemetry covers all of it; the energy is by {by}")
     lines += [f"but       {LIMITS[code]}" for code in record.get("limits", ())]
     lines.append(f"files     {directory}")
@@ -305,6 +308,7 @@ _WHY = {
     "tokens_of_the_command": "--tokens is of the whole command; its steps need --tokens-per-step",
     "no_gpus": "no GPUs were seen; --simulate 1 tries this without any",
     "energy_not_covered": "telemetry does not cover all of it",
+    "no_energy_counter": "no energy counter stands for it",
     "damaged": "a file is damaged",
 }
 

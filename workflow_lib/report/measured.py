@@ -34,6 +34,7 @@ MEASURES = {
     "energy_per_token_j": ("Energy a token", "J"),
     "energy_per_step_j": ("Energy a step", "J"),
     "energy_j": ("Energy", "J"),
+    "energy_error_share": ("Its error by the sensor's looks", "share"),
     "power_mean_w": ("Power of all GPUs", "W"),
     "measured_duration_s": ("Time", "s"),
 }
