@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+#: an ``energy_error_share`` that is not larger is no finding
+LEAST_ERROR_SHARE = 0.002
 GAIN_SHARE = 0.10
 OFFSET_W = 12.5
 IN_WORDS = (

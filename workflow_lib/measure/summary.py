@@ -17,6 +17,7 @@ from typing import Any
 from workflow_lib.audit import Audit, Curve, DamagedError, Files, Row, read_file
 from workflow_lib.measure import record_steps
 from workflow_lib.measure.log_steps import buffering, came_at_once, other_tokens
+from workflow_lib.power_errors import LEAST_ERROR_SHARE
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import (
     LEAST_THROTTLED_SHARE,
@@ -288,7 +289,9 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
             lines.append(f"          and {more} more: see measured.json")
     elif energy_j is not None:
         share = values.get("energy_error_share")
-        by = "power alone" if share is None else f"the energy counters, ±{100 * share:.2g} %"
+        by = "power alone" if share is None else "the energy counters"
+        if share is not None and share > LEAST_ERROR_SHARE:
+            by += f", ±{100 * share:.1f} % where power differs: the load is in step with the sensor"
         lines.append(f"valid     telemetry covers all of it; the energy is by {by}")
     lines += [f"but       {LIMITS[code]}" for code in record.get("limits", ())]
     lines.append(f"files     {directory}")

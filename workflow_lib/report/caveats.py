@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from workflow_lib.power_errors import LEAST_ERROR_SHARE
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.files import read_if_there
 from workflow_lib.records.measures import MEASURES
@@ -17,9 +18,6 @@ from workflow_lib.report.figures.numbers import significant
 from workflow_lib.results import runs_of_cell
 from workflow_lib.words import counted
 
-#: a smaller difference between the integral of power and the energy counter is not a finding
-_FINDING = 0.002
-
 
 def energy_errors(
     cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
@@ -30,7 +28,7 @@ def energy_errors(
     for cell, label in zip(cells, labels, strict=True):
         ended = completed_runs_of(cell, runs)
         shares = [run["energy_error_share"] for run in ended]
-        off = [share for share in shares if share is not None and share > _FINDING]
+        off = [share for share in shares if share is not None and share > LEAST_ERROR_SHARE]
         if off:
             many = "" if len(ended) == 1 else f" in {len(off)} of {len(ended)} runs"
             lines.append(
