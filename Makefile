@@ -27,7 +27,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment measure sensors release test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment measure sensors site release test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -55,6 +55,10 @@ $(VENV)/.installed-tests: envs/test.txt $(VENV)/.installed
 # What a laptop needs that only rebuilds: no torch.
 $(VENV)/.installed-analysis: envs/analysis.txt | $(BIN)/python
 	@$(BIN)/python envs/install.py envs/analysis.txt
+	@touch $@
+
+$(VENV)/.installed-site: envs/site.txt | $(BIN)/python
+	@$(BIN)/python envs/install.py envs/site.txt
 	@touch $@
 
 environment: $(VENV)/.installed ## install pinned versions into .venv
@@ -150,6 +154,13 @@ release: measure ## build the wheel, dist/triptych.pyz and their checksums in di
 	  --quiet --no-index --no-deps --no-build-isolation --wheel-dir dist . && rm -rf build
 	@cd dist && sha256sum *.whl triptych.pyz > SHA256SUMS && cat SHA256SUMS
 
+# Of what git tracks. mkdocs has an environment of its own.
+site: ## the documentation as a static site, rebuilt/site/site/index.html
+	@$(MAKE) --no-print-directory VENV=.venv-site .venv-site/.installed-site
+	@.venv-site/bin/python -m docs.site rebuilt/site
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict --quiet -f rebuilt/site/mkdocs.yml
+	@echo rebuilt/site/site/index.html
+
 profiles: $(VENV)/.installed ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(BIN)/python profiles/register.py
 
@@ -184,6 +195,7 @@ test-without-torch: ## make the evidence as on another processor, and what else 
 	  A=evidence-one-gpu-h200x1 B=evidence-one-gpu-h100x1 MEASURED=$(SLOTS)
 	@$(MAKE) --no-print-directory VENV=.venv-analysis place MEASURED=$(SLOTS) CELL=$(PIPELINE)
 	@rm config/sweeps/placed.yaml
+	@$(MAKE) --no-print-directory site
 
 CLONE := rebuilt/clone
 
