@@ -109,7 +109,7 @@ def _again(rebuilt: Path) -> str:
         if r["measure"] == "tokens_per_s_per_gpu"
     )
     pressed = sentences.memory_pressure("the faster", completed_runs(side.runs_of(first)))
-    return f"Later runs of both on two other GPUs differ by {_percent(row)}, with {pressed}."
+    return f"Later runs of both, on two other GPUs, say {_percent(row)}, with {pressed}."
 
 
 def trainers(rebuilt: Path) -> str:
