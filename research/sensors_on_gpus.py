@@ -214,8 +214,8 @@ def main() -> int:
 
     gpus = options.gpus or torch.cuda.device_count()
     if gpus == 0:
-        print("sensors_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
-        return 0
+        print("sensors_on_gpus: torch sees no CUDA GPU; run it on a machine with one")
+        return 1
     log = Log(options.output)
     log.say(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}")
     benchmark = Benchmark(gpus, log)

@@ -154,8 +154,8 @@ def page(rebuilt: Path) -> str:
     return document(
         NOTICE,
         "# Llama 3 8B on two H200",
-        f"{headline(rebuilt)} This is one model on one host on one day. It says nothing about "
-        "other models, hosts or numbers of GPUs.",
+        f"{headline(rebuilt)} The table is of one model on one host on one day. It says nothing "
+        "about other models, hosts or numbers of GPUs.",
         _made(layouts, overlap),
         "## Layouts",
         parts.table_of(layouts, ordered),

@@ -63,9 +63,8 @@ def page(_: Path) -> str:
             ("trainer", "GPUs", "steps", "blocks", *_SLOWER, "steps 5 % too long, with, without"),
             _alternated("trainers-h100x2"),
         ),
-        "The sampler makes Lightning's typical step longer by less than 0.1 %, and steps that are "
-        "too long come as often without it. The other runs do not decide 0.1 %: their own steps "
-        "scatter too much from turn to turn. None shows a cost.",
+        "No run shows a cost, and steps that are too long come as often without the sampler. None "
+        "excludes a cost of 0.1 % either: steps scatter too much from turn to turn.",
         "## On one GPU",
         "A Llama of the same size, with 16 sequences a step. torchtitan has its `debugmodel`, and "
         "no line of it was touched. [Its archive](../../evidence/measured/trainers-h100x1.zip).",

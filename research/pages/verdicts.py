@@ -102,11 +102,13 @@ def of_claim(rows: Sequence[Row], name: str) -> str:
     test, *others = _tests_of(name)
     if any(other.measure != test.measure for other in others):
         raise ValueError(f"the tests of {name} have several measures")
+    pressed = any("memory pressure" in row["in_words"] for row in told)
     low = min(row["wide_low"] for row in told)
     high = max(row["wide_high"] for row in told)
     return (
         f"“{own[0]['says']}” is our claim: {verdict} by {decided_by(told)}, "
-        f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}."
+        f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}"
+        f"{', some runs under memory pressure' if pressed else ''}."
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.test_metrics import parsed
-from workflow_lib.audit import Clock
+from workflow_lib.audit import Clock, DamagedError
 from workflow_lib.measure import export
 from workflow_lib.records.paths import RunPaths
 
@@ -178,6 +178,21 @@ def test_power_for_grids_needs_samples_of_the_driver(tmp_path, capsys):
         export.main([str(run), "--to", "openg2g", "--output", str(tmp_path / "power.csv")])
     assert "driver" in capsys.readouterr().err
     assert not (tmp_path / "power.csv").exists()
+
+
+def test_simulated_readings_say_so_in_every_format(tmp_path):
+    run = extracted("measured/trainers-h100x2.zip", "megatron-2", tmp_path)
+    for name in ("measured.json", "telemetry/vm.json"):
+        record = json.loads((run / name).read_text())
+        (run / name).write_text(json.dumps({**record, "simulated": True}))
+    counters = {e["name"] for e in timeline(run, tmp_path / "t.json") if e["ph"] == "C"}
+    assert all(name.endswith("(simulated)") for name in counters)
+    rows = [json.loads(line) for line in export.rows(run).splitlines()]
+    assert {row["simulated"] for row in rows} == {True}
+    assert [row["warmup"] for row in rows[:4]] == [True, True, True, False]
+    assert 'simulated="true"' in export.openmetrics(run)
+    with pytest.raises(DamagedError, match="simulated"):
+        export.openg2g(run)
 
 
 @pytest.mark.parametrize("to", export.FORMATS)

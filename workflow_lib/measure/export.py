@@ -50,6 +50,7 @@ class Timeline:
             node: Clock(self._files.record(f"steps/clock-{node}.json")) for node in self._nodes
         }
         starts = [self._start(node)["started_unix_s"] for node in self._nodes]
+        self.simulated = any(self._start(node).get("simulated") for node in self._nodes)
         #: the axis begins here
         self.began_unix_s = min(starts, default=0.0)
 
@@ -76,6 +77,7 @@ class Timeline:
             for column, name in COUNTERS.items():
                 if row.get(column):
                     counter = f"GPU {gpus[int(row['gpu'])]} {name}"
+                    counter += " (simulated)" if self.simulated else ""
                     yield {**at, "name": counter, "args": {"value": float(row[column])}}
 
     def _steps(self, path: Path) -> Iterator[Event]:
@@ -151,7 +153,7 @@ def perfetto(directory: Path) -> str:
     events = list(timeline.events())
     if not events:
         raise DamagedError(f"{directory} has no telemetry and no steps; name a run's directory")
-    about = {"began_unix_s": timeline.began_unix_s}
+    about = {"began_unix_s": timeline.began_unix_s, "simulated": timeline.simulated}
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about})
 
 
@@ -200,6 +202,8 @@ def rows(directory: Path) -> str:
         for node in paths.sampled_nodes()
     ]
     tokens_of = _tokens_of(paths, files)
+    starts = (files.record(f"telemetry/{node}.json") or {} for node in paths.sampled_nodes())
+    simulated = any(start.get("simulated") for start in starts)
     lines = []
     for step in steps:
         start, end = float(step["started_unix_s"]), float(step["ended_unix_s"])
@@ -207,12 +211,14 @@ def rows(directory: Path) -> str:
         powers = [power_w for power_w, _ in of_nodes if power_w is not None]
         row = {
             "step": int(step["step"]),
+            "warmup": step["phase"] == "warmup" if step.get("phase") else None,
             "time": end,
             "step_s": (end - start) / int(step.get("steps") or 1),
             "tokens": tokens_of(step),
             "loss": _number(step.get("loss")),
             "power_w": sum(powers) if powers and len(powers) == len(nodes) else None,
             "temperature_max_c": max((t for _, of in of_nodes for t in of), default=None),
+            "simulated": simulated,
         }
         lines.append(json.dumps(row) + "\n")
     return "".join(lines)
@@ -315,6 +321,8 @@ def openg2g(directory: Path) -> str:
         audit = Audit(Files(str(directory), lambda name: read_file(directory, name)))
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{directory} is no whole run: {error!r}") from None
+    if Timeline(RunPaths(directory)).simulated:
+        raise DamagedError(f"{directory}: its readings are simulated, and no power of a GPU")
     if audit.invalid:
         raise DamagedError(f"{directory}: its telemetry does not hold: {'; '.join(audit.invalid)}")
     start, end = audit.window
