@@ -127,9 +127,8 @@ def of_pairs(rows: Sequence[Row], name: str) -> str:
     ]
     (kind,) = {measure_of(tests[row["test"] - 1]).heading for row in told}
     return (
-        f"{asked}{IN_WORDS[own[0]['claim_verdict']]}. {kind}, what each changes in "
-        f"`{told[0]['model']}` over what it changes in `{told[0]['beside_model']}`: "
-        f"{', '.join(parts)}."
+        f"{asked}{IN_WORDS[own[0]['claim_verdict']]}. {kind}, how far the effect of each in "
+        f"`{told[0]['model']}` is off that in `{told[0]['beside_model']}`: {', '.join(parts)}."
     )
 
 
