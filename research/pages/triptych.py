@@ -28,6 +28,13 @@ SWEEPS = (
     "evidence-trainers-layouts-x2",
     findings.AGAIN,
 )
+#: their pages, and what these are called
+_PAGES = {
+    findings.NAME: "layouts",
+    f"{findings.TRAINERS}.md": "trainers",
+    "evidence-trainers-layouts-x2.md": "trainers in other layouts",
+    f"{findings.AGAIN}.md": "fp8",
+}
 _ALT = "Three panels: performance and energy, power, thermal"
 #: the widest window in pixels that shows the panels below each other
 _NARROW_PX = 700
@@ -87,10 +94,12 @@ def _of(rebuilt: Path) -> list[Sweep]:
 def embedded(rebuilt: Path) -> str:
     """The lines of the README that show the picture, with its caption."""
     said, images = caption(_of(rebuilt)), "docs/results/images"
+    linked = [f"[{words}](docs/results/{page})" for page, words in _PAGES.items()]
     return (
         f'<a href="docs/results/{findings.NAME}"><picture>\n'
         f'<source media="(max-width: {_NARROW_PX}px)" srcset="{images}/{NARROW}">\n'
-        f'<img src="{images}/{NAME}" width="100%" alt="{_ALT}">\n</picture></a>\n\n*{said}*'
+        f'<img src="{images}/{NAME}" width="100%" alt="{_ALT}">\n</picture></a>\n\n'
+        f"*{said} Their pages: {', '.join(linked)}.*"
     )
 
 
