@@ -68,6 +68,7 @@ def test_it_is_read_as_the_whole_trace(tmp_path):
         b"",
         text(READ).encode(),
     ],
+    ids=["of a CPU", "cut", "cut gzip", "no args", "no events", "empty", "not gzipped"],
 )
 def test_what_is_not_a_whole_trace_of_a_gpu_stays_as_it_is(tmp_path, content):
     path = tmp_path / "t.json.gz"
