@@ -76,11 +76,7 @@ def headline(rebuilt: Path) -> str:
     layouts, _ = _sides(rebuilt)
     named = parts.names_of(layouts.cells)
     first, second, *_ = _by_speed(layouts.cells)
-    (row,) = (
-        r
-        for r in parts.contrasts([(first, second)], layouts)
-        if r["measure"] == "tokens_per_s_per_gpu"
-    )
+    row = _contrast(first, second, layouts, "tokens_per_s_per_gpu")
     if not is_told_apart(row):
         raise ValueError(f"the fastest layout is not told apart: {row['in_words']}")
     return (
@@ -103,11 +99,7 @@ def _again(rebuilt: Path) -> str:
         )
         for stage in (1, 3)
     )
-    (row,) = (
-        r
-        for r in parts.contrasts([(first, second)], side)
-        if r["measure"] == "tokens_per_s_per_gpu"
-    )
+    row = _contrast(first, second, side, "tokens_per_s_per_gpu")
     pressed = sentences.memory_pressure("the faster", completed_runs(side.runs_of(first)))
     return f"Later runs of both, on two other GPUs, say {_percent(row)}, with {pressed}."
 
@@ -122,12 +114,17 @@ def trainers(rebuilt: Path) -> str:
         f"{counted(cell['completed'], 'run')})"
         for cell in cells
     )
-    (row,) = (r for r in parts.contrasts([cells[:2]], side) if r["measure"] == "tokens_per_j")
+    row = _contrast(cells[0], cells[1], side, "tokens_per_j")
     apart = "are told apart" if is_told_apart(row) else "are not told apart"
     return (
         f"A token of Llama 3 8B costs on {cells[0]['gpus']} {cells[0]['gpu_name']}, with weights "
         f"and optimizer divided, by trainer: {told}. The first two {apart}."
     )
+
+
+def _contrast(first: Row, second: Row, side: Side, measure: str) -> Row:
+    (row,) = (r for r in parts.contrasts([(first, second)], side) if r["measure"] == measure)
+    return row
 
 
 def _trainer(cell: Row) -> str:

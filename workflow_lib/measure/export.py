@@ -50,7 +50,7 @@ class Timeline:
             node: Clock(self._files.record(f"steps/clock-{node}.json")) for node in self._nodes
         }
         starts = [self._start(node)["started_unix_s"] for node in self._nodes]
-        self.simulated = any(self._start(node).get("simulated") for node in self._nodes)
+        self.simulated = _simulated(self._files, self._nodes)
         #: the axis begins here
         self.began_unix_s = min(starts, default=0.0)
 
@@ -136,6 +136,12 @@ class Timeline:
             yield self._slice(str(event["name"]), node, pid, streams[stream], start, end)
 
 
+def _simulated(files: Files, nodes: Sequence[str]) -> bool:
+    """Whether the readings of a node are simulated."""
+    starts = (files.record(f"telemetry/{node}.json") or {} for node in nodes)
+    return any(start.get("simulated") for start in starts)
+
+
 def _named(what: str, name: str, pid: int, tid: int = 0) -> Event:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
@@ -202,8 +208,7 @@ def rows(directory: Path) -> str:
         for node in paths.sampled_nodes()
     ]
     tokens_of = _tokens_of(paths, files)
-    starts = (files.record(f"telemetry/{node}.json") or {} for node in paths.sampled_nodes())
-    simulated = any(start.get("simulated") for start in starts)
+    simulated = _simulated(files, paths.sampled_nodes())
     lines = []
     for step in steps:
         start, end = float(step["started_unix_s"]), float(step["ended_unix_s"])
@@ -317,11 +322,12 @@ def openg2g(directory: Path) -> str:
     Raises DamagedError, also where the driver told no samples: readings are means over a second.
     Raises OSError.
     """
+    files = Files(str(directory), lambda name: read_file(directory, name))
     try:
-        audit = Audit(Files(str(directory), lambda name: read_file(directory, name)))
+        audit = Audit(files)
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{directory} is no whole run: {error!r}") from None
-    if Timeline(RunPaths(directory)).simulated:
+    if _simulated(files, RunPaths(directory).sampled_nodes()):
         raise DamagedError(f"{directory}: its readings are simulated, and no power of a GPU")
     if audit.invalid:
         raise DamagedError(f"{directory}: its telemetry does not hold: {'; '.join(audit.invalid)}")
