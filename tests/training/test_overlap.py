@@ -155,8 +155,9 @@ def test_a_lone_collective_stands_between_computations(collective, function, mon
     monkeypatch.setattr(torch.cuda, "default_stream", lambda _: Stream("compute", events))
     monkeypatch.setattr(dist, function, lambda *_, **__: events.append("collective"))
 
-    alone = collective(torch.device("cuda", 0))
-    more = [dist.ReduceOp.SUM] if collective is sharding.AloneReduceScatter else []
+    reduces = collective is sharding.AloneReduceScatter
+    alone = collective(torch.device("cuda", 0), *([True] if reduces else []))
+    more = [dist.ReduceOp.SUM] if reduces else []
     alone(torch.empty(2), torch.empty(4), None, *more)
 
     assert events == ["transfer waits for compute", "collective", "compute waits for transfer"]

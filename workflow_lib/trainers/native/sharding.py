@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import Shard
 
 from workflow_lib.records.training import SUMS, Precisions, Training
@@ -42,6 +43,7 @@ class Sharding:
     def __init__(self, mesh: Mesh, training: Training) -> None:
         assert mesh.dp_group is not None
         self._stage, self._overlap = training.zero_stage, training.overlap
+        self._compiled = training.compile
         self._device = mesh.device
         self._alone = lone_group(mesh.degrees) if self._stage == 0 else None
         self._replicas = self._over(mesh.dp_group)
@@ -156,9 +158,13 @@ class Sharding:
             unit.set_force_sum_reduction_for_comms(True)  # gloo has no averages
         if not self._overlap:
             unit.set_custom_all_gather(AloneAllGather(self._device))  # type: ignore[arg-type]
-            unit.set_custom_reduce_scatter(AloneReduceScatter(self._device))  # type: ignore[arg-type]
             if self._stage == 0:
                 unit.set_all_reduce_hook(AfterAllReduce(self._device))
+        kept = self._stage < 2  # until the optimiser has stepped
+        reduce_scatter = ReduceScatter if self._overlap else AloneReduceScatter
+        unit.set_custom_reduce_scatter(reduce_scatter(self._device, kept))  # type: ignore[arg-type]
+        if self._compiled:
+            _compile_sums(unit)
         # FSDP2 replaces the parameters; the new ones get the marks of the old ones.
         for name, parameter in module.named_parameters():
             vars(parameter).update(marks[name])
@@ -194,6 +200,30 @@ def _spread(module: nn.Module) -> bool:
 
 # Every supported version of torch knows only these names of the collectives below.
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+
+
+def _compile_sums(unit: FSDPModule) -> None:
+    """Have a kernel of torch.compile add a unit's gradients of micro-batches to their sums.
+
+    That of torch for tensors of two types reaches half of the pace of an H200's memory.
+    """
+    group = unit._get_fsdp_state()._fsdp_param_group
+    for parameter in group.fsdp_params if group is not None else ():
+        # The method of this name, with which FSDP2 does the same.
+        add_up = functools.partial(_add_up, parameter)
+        parameter.accumulate_unsharded_grad_if_needed = add_up  # type: ignore[method-assign]
+
+
+def _add_up(parameter: FSDPParam) -> None:
+    total, held = parameter.unsharded_accumulated_grad, parameter.unsharded_param
+    if total is not None and held.grad is not None:
+        _compiled_add()(total.view(-1), held.grad.view(-1))
+        held.grad = None
+
+
+@functools.cache
+def _compiled_add() -> Callable[[Tensor, Tensor], Tensor]:
+    return torch.compile(Tensor.add_, dynamic=True)
 
 
 class _Alone:
@@ -243,7 +273,41 @@ class AloneAllGather(_Alone):
         self.hold_compute()
 
 
-class AloneReduceScatter(_Alone):
+class ReduceScatter(_Alone):
+    """Reduces a unit's gradients beside compute.
+
+    The allocator keeps what a stream lets go for that stream. FSDP2 allocates a rank's slices of
+    the gradients on the collective's stream. So they would take memory of their own, beside that
+    of the whole gradients, which are let go just then. Slices that are ``kept`` until the optimiser
+    has stepped are allocated on compute's stream instead: the collective waits for compute before
+    it writes them, and compute for it before it reads them. ZeRO-2 and 3 add the slices of a
+    micro-batch to those before, and let them go while the collective's stream still reads them.
+    """
+
+    def __init__(self, device: torch.device, kept: bool) -> None:
+        super().__init__(device)
+        self._kept = kept
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """An uninitialised buffer, as FSDP2 asks for it."""
+        if not (self._kept and on_gpu(self._device)):
+            return super().allocate(size, dtype=dtype, device=device)
+        with torch.cuda.stream(torch.cuda.default_stream(self._device)):
+            return super().allocate(size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp.RedOpType,
+        async_op: bool = False,
+    ) -> None:
+        """Reduce [ranks · n] elements to this rank's [n]."""
+        dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
+
+
+class AloneReduceScatter(ReduceScatter):
     """Reduces a unit's gradients while nothing is computed."""
 
     def __call__(
@@ -256,7 +320,7 @@ class AloneReduceScatter(_Alone):
     ) -> None:
         """Reduce [ranks · n] elements to this rank's [n]; later compute waits for it."""
         self.wait_for_compute()
-        dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
+        super().__call__(output_tensor, input_tensor, group, op)
         self.hold_compute()
 
 

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.training import SUMS, Precisions, Training
+from workflow_lib.trainers.native.feed_forward import compile_join
 from workflow_lib.trainers.native.float8 import find_scales, precision_of_products
 from workflow_lib.trainers.native.mesh import Mesh, end_stages_group
 from workflow_lib.trainers.native.model import (
@@ -59,6 +60,7 @@ class Chunk(nn.Module):
             module = part.build()
             self.held_parameters += held_parameters(module)
             if compiled and isinstance(module, TransformerLayer):
+                compile_join()
                 module.compile(dynamic=False)
             if part.tied is not None:
                 built[part.tied] = module
