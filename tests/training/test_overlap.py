@@ -1,5 +1,6 @@
 """With overlap communication is issued beside compute; without it, never."""
 
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -161,3 +162,26 @@ def test_a_lone_collective_stands_between_computations(collective, function, mon
     alone(torch.empty(2), torch.empty(4), None, *more)
 
     assert events == ["transfer waits for compute", "collective", "compute waits for transfer"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "stream"), [(True, "compute"), (False, "transfer")], ids=["ZeRO-1", "ZeRO-3"]
+)
+@pytest.mark.parametrize("kind", [sharding.ReduceScatter, sharding.AloneReduceScatter])
+def test_slices_that_stay_until_the_step_take_memory_of_compute(kind, kept, stream, monkeypatch):
+    current = ["transfer"]
+
+    @contextmanager
+    def on(chosen):
+        before, current[0] = current[0], chosen.name
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda _: Stream("compute", []))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: current[0])
+
+    reduces = kind(torch.device("cuda", 0), kept)
+
+    assert reduces.allocate((4,), dtype=torch.float32, device=None) == stream
+    assert current == ["transfer"]
