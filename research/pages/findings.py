@@ -101,7 +101,8 @@ def _again(rebuilt: Path) -> str:
     )
     row = _contrast(first, second, side, "tokens_per_s_per_gpu")
     pressed = sentences.memory_pressure("the faster", completed_runs(side.runs_of(first)))
-    return f"Later runs of both, on two other GPUs, say {_percent(row)}, with {pressed}."
+    said = f"Later runs of both, by a later engine on two other GPUs, say {_percent(row)}"
+    return f"{said}, with {pressed}." if pressed else f"{said}."
 
 
 def trainers(rebuilt: Path) -> str:
