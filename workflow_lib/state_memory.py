@@ -143,17 +143,17 @@ def states_bytes(
 
 
 def freed_bytes(held: Held, degrees: Degrees, training: Training) -> float:
-    """Bytes of blocks that torch's allocator keeps from where gradients change their form.
+    """Bytes of blocks that torch's allocator keeps where no layer can use them.
 
-    In the torch backend's ZeRO-0 and 1 the sums of whole gradients become those that the optimiser
-    sees, which are in fp32 and cut over the replicas. They lie among activations that are freed,
-    whose blocks the next forward pass finds broken up. In ZeRO-2 and 3 they stay, but what an end
-    of the model is gathered and reduced in lies on streams of its own, and no layer can use it.
-    DeepSpeed copies gradients too; none of its runs was measured.
+    It keeps what a stream lets go for that stream: with the torch backend, and with DeepSpeed's
+    ZeRO-2 and 3, what an end of the model is gathered and reduced in. In DeepSpeed's ZeRO-0 and 1
+    the sums of whole gradients become those that the optimiser sees, which are in fp32 and cut over
+    the replicas; none of its runs was measured.
     """
+    if training.backend == "torch" or training.zero_stage >= 2:
+        reduced = 0 if training.workload == "lora" else REDUCED_BYTES
+        return held.end * (element_bytes(training) + reduced)
     dense, experts = held.trained(training)
-    if training.zero_stage >= 2:
-        return held.end * (element_bytes(training) + REDUCED_BYTES)
     if training.zero_stage == 0:
         return REDUCED_BYTES * (dense + experts)
     return REDUCED_BYTES * (dense / degrees.copies + experts / _expert_copies(degrees))

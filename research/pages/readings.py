@@ -44,7 +44,7 @@ def page(rebuilt: Path) -> str:
     layouts = findings.directory_of(rebuilt, findings.LAYOUTS)
     return document(
         findings.NOTICE,
-        "# How well the runs were read",
+        "# How well were the runs read?",
         "These numbers are about the readings of the runs in [the archives]"
         "(../../evidence/README.md), not about training. [Measurement]"
         "(../explanation/measurement.md) says what each reading is.",
@@ -58,7 +58,7 @@ def page(rebuilt: Path) -> str:
         "## Memory",
         "Of the fullest GPU, in 10⁹ bytes, the largest of a layout's runs. “At least” means that "
         "ranks asked the driver after the allocator had returned blocks.",
-        "\n".join(memory(layouts)),
+        "\n".join(memory(findings.directory_of(rebuilt, findings.AGAIN))),
         "## What the sampler takes",
         "CPU time of the busiest node's sampler over the measured steps, as a share of one core, "
         "at 10 readings of each GPU a second.",
@@ -166,7 +166,7 @@ def memory(sweep: Path) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for identity, label, own in _of_cells(sweep):
         known = [[run[name] for run in own] for name in _MEMORY]
-        if not own or any(None in values for values in known):
+        if not own or any(None in values for values in (*known, [expected[identity]])):
             continue
         allocated, reserved, used = (max(values) / 1e9 for values in known)
         over = percent(expected[identity] / 1e9 / used - 1)
