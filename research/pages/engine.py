@@ -50,7 +50,7 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
     first = records[0]
     blocks: list[str | list[str]] = [
         _NOTE,
-        head("The engine", first),
+        head("How fast is the engine in each layout", first),
         f"`research/engine_on_gpus.py`, torch {first['torch']}. Each row is one launch on one "
         "host: a mean over a few steps on synthetic tokens. There are no repeats, so no interval "
         "shows which differences are chance. MFU counts causal attention "
@@ -93,7 +93,7 @@ def shared_page(name: str, records: list[dict[str, Any]]) -> str:
     heads = ("model", "layout", "options", "layers of the stages", "loss, nats", _PEAK)
     return document(
         _NOTE,
-        head(f"Layouts of {first['gpus'] * ranks} ranks", first),
+        head(f"What loss and memory have layouts of {first['gpus'] * ranks} ranks", first),
         f"`research/engine_on_gpus.py --ranks-per-gpu {ranks}`, torch {first['torch']}. {ranks} "
         "ranks share each GPU, so no speeds were recorded. All layouts of a model train the same "
         "weights on the same tokens, in bf16: their losses after the last step should differ by "
@@ -128,7 +128,7 @@ def overlap_page(name: str, records: list[dict[str, Any]]) -> str:
     )
     return document(
         _NOTE,
-        head("Overlap", first),
+        head("What does overlap gain experts", first),
         f"`research/engine_on_gpus.py --alternations --trace`, torch {first['torch']}. Each cell "
         "was launched in turn on one host, each round in the reverse order of the one before. A "
         f"launch's speed is the median of {first['steps']} steps on synthetic tokens. {RATIOS} One "

@@ -151,7 +151,7 @@ def page(rebuilt: Path) -> str:
     ]
     return document(
         NOTICE,
-        "# Llama 3 8B on two H200",
+        "# Which layout trains Llama 3 8B fastest on two H200?",
         f"{headline(rebuilt)} The table is of one model on one host on one day. It says nothing "
         "about other models, hosts or numbers of GPUs.",
         _made(layouts, overlap),

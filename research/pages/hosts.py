@@ -204,7 +204,7 @@ def page_of(found: Sequence[Measured]) -> str:
     ]
     return document(
         findings.NOTICE,
-        "# How far hosts of one kind differ",
+        "# How far do hosts of one kind differ?",
         "The same cells ran on several sets of GPUs, each in a host of its own. This page says "
         "how far these differ, which [comparisons](../explanation/comparison.md) and "
         "[projections](../explanation/projection.md) allow for. Speeds are logarithms of "

@@ -60,7 +60,7 @@ def page(rebuilt: Path) -> str:
     slower = [(str(ranks), f"{100 * every.slowdown(ranks):.2f}") for ranks in _RANKS]
     return document(
         NOTICE,
-        "# Jitter of steps",
+        "# How much do steps of one rank vary?",
         "A step ends when its slowest rank ends. This page says how much that costs as far as the "
         "evidence shows it, and what it cannot show. `research/projection/jitter.py` has the "
         "formula.",

@@ -37,7 +37,7 @@ def page(note: str, path: Path, records: Sequence[dict[str, Any]]) -> str:
     ]
     return document(
         note,
-        head("Exchanges and the optimiser alone", first),
+        head("How long do exchanges and the optimiser take alone", first),
         f"`research/parts_on_gpus.py`, torch {first['torch']}, NCCL {first['nccl']}"
         f"{_environment(first)}. Exchanges are in bf16, and groups of a size exchange at once. The "
         "optimiser is the engine's, with the clipping of gradients before it. Times are medians "

@@ -24,7 +24,7 @@ def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
     steps = " or ".join(map(str, sorted({record["steps"] for record in records})))
     blocks: list[str | list[str]] = [
         note,
-        head("The engine beside peers", first),
+        head("Is the engine as fast as its peers", first),
         f"`research/engine_on_gpus.py --peer`, torch {first['torch']}. Ours and peers trained "
         "the same model in the same layout, a launch of each in turn, both of a pair on one host. "
         f"A launch's speed is the median of {steps} steps on synthetic tokens. {RATIOS} "

@@ -49,7 +49,7 @@ def page(rebuilt: Path) -> str:
     slots_of = text.slots_table(found)
     return document(
         findings.NOTICE,
-        "# A placement on two H200, advised and tried",
+        "# Does a placement that is advised hold where it is tried? Two H200",
         f"[{len(measured.runs)} runs](evidence-slots-x2.md) of Llama 3 8B as a pipeline of two "
         "stages, in both orders of the GPUs, advise by `make slots` and `make place`. "
         f"[{len(read_tables(tries).runs)} more runs](evidence-stages-x2.md) on the same GPUs have "

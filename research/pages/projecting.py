@@ -23,7 +23,7 @@ _FIT_GPUS = 1
 
 _TOP = (
     NOTICE,
-    "# Own runs, and what is projected of them",
+    "# How far are projections from our own runs?",
     "[Projection](../explanation/projection.md) explains the model. This page projects runs that "
     "were measured, from others. No projected run is fitted. *With* means that exchanges and the "
     "optimiser take [times measured alone on two H200](engine-parts-two-h200-2026-11-24.md), and "

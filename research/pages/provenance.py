@@ -48,7 +48,7 @@ def page(rebuilt: Path) -> str:
         rows.append((*where, _code(origin.commit), changed, *counts, span))
     return document(
         NOTICE,
-        "# Where the runs are from",
+        "# Where are the runs from?",
         "The completed runs of each archive, by the GPUs that they had, the boot of their "
         "host, and the commit of this workflow, as the runs recorded them: GPUs by the first "
         f"{_DIGITS} digits of their UUIDs. Two sweeps that share a cell may show the same run. "

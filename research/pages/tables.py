@@ -44,9 +44,9 @@ def svg(figure: Figure, name: str) -> str:
         return path.read_text(encoding="utf-8")
 
 
-def head(title: str, first: Mapping[str, Any]) -> str:
+def head(question: str, first: Mapping[str, Any]) -> str:
     """The heading of a page of records, with their GPUs and their day."""
-    return f"# {title} on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}"
+    return f"# {question}? {first['gpus']} × {first['gpu']}, {first['begun'][:10]}"
 
 
 def link(name: str) -> str:
