@@ -289,7 +289,7 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
             lines.append(f"          and {more} more: see measured.json")
     elif energy_j is not None:
         share = values.get("energy_error_share")
-        by = "power alone" if share is None else "the energy counters"
+        by = "power alone, of one GPU at least" if share is None else "the energy counters"
         if share is not None and share > LEAST_ERROR_SHARE:
             by += f", ±{100 * share:.1f} % where power differs: the load is in step with the sensor"
         lines.append(f"valid     telemetry covers all of it; the energy is by {by}")

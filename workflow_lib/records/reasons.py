@@ -105,7 +105,7 @@ SENTENCES: Mapping[str, str] = {
     "no_whole_step_counted": "no whole step was counted",
     "not_completed": "the run ended as {outcome}",
     "not_computed": "not computed",
-    "not_ended": "the run has not ended",
+    "not_ended": "no job of it has ended",
     "not_of_energy": "the measure is not of energy, or has no interval",
     "not_of_inference": "inference reports prefill and decode apart, and has no loss",
     "not_of_power": "the measure does not use a power sensor",
