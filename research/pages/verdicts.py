@@ -13,7 +13,7 @@ from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS, amount, measure_of
 from workflow_lib.config import ClaimTest
-from workflow_lib.report.figures.cell_names import Row
+from workflow_lib.report.figures.cell_names import PRESSED, Row
 from workflow_lib.study import load_ledger, load_study
 from workflow_lib.words import counted
 
@@ -102,7 +102,7 @@ def of_claim(rows: Sequence[Row], name: str) -> str:
     test, *others = _tests_of(name)
     if any(other.measure != test.measure for other in others):
         raise ValueError(f"the tests of {name} have several measures")
-    pressed = any("memory pressure" in row["in_words"] for row in told)
+    pressed = any(PRESSED in f"{row['label_a']} {row['label_b']}" for row in told)
     low = min(row["wide_low"] for row in told)
     high = max(row["wide_high"] for row in told)
     return (

@@ -84,10 +84,14 @@ _SHORT_FATES = {
 }
 
 
+#: the mark on a name
+PRESSED = "[memory pressure]"
+
+
 def marked(cells: Sequence[Row], names: Sequence[str]) -> list[str]:
     """Names of cells of CELLS, with a mark on those under memory pressure."""
     return [
-        f"{name} [memory pressure]" if cell["memory_pressure"] else name
+        f"{name} {PRESSED}" if cell["memory_pressure"] else name
         for cell, name in zip(cells, names, strict=True)
     ]
 
