@@ -162,7 +162,7 @@ def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt):
     assert page == findings.DIRECTORY / f"{SWEEPS[1]}.md"
     assert all(image.name in made[page] for image in images)
     text = made[page]
-    assert text.splitlines()[2].startswith("# What overlap gains")
+    assert text.splitlines()[2].startswith("# What does overlap gain")
     # The same contrasts as those of the page by hand: of overlap, since all else differs in more.
     by_hand = findings.page(rebuilt)
     contrasts = [
@@ -179,7 +179,7 @@ def test_a_page_names_the_profiled_runs_that_are_missing(rebuilt):
     directory = rebuilt / sweep / "results" / "sweeps" / sweep
     text = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
     missing = [
-        f"- the profiled run of `{cell}` (`{sweep}`): not run, the run has not ended."
+        f"- the profiled run of `{cell}` (`{sweep}`): not run, no job of it has ended."
         for cell in ("dp2-ep2 mb1 overlap", "dp2-ep2 mb2", "pp2 mb1", "tp2 mb1 sp")
     ]
     assert text.partition("## What is missing")[2].strip().splitlines() == missing

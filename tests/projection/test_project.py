@@ -291,7 +291,7 @@ def test_what_it_rests_on_is_said(projected):
     # Two GPUs of another platform are not these nodes, and nothing ran between nodes.
     for platform, expected in (("h200", "assumed as there"), ("h200x2", "measured")):
         kind, said = known("within a node", best, platform)
-        assert (kind, numbers(said)) == (expected, [22, 2])
+        assert (kind, numbers(said)) == (expected, [21, 2])
         assert "h200x2" in said
         kind, said = known("between nodes", best, platform)
         assert (kind, numbers(said)) == ("assumed", [100])
