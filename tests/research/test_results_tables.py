@@ -121,7 +121,7 @@ def test_a_finding_counts_the_contrasts_that_have_its_verdict(agree, others, set
 
 def test_a_finding_has_the_range_of_all_its_contrasts():
     claim = {"claim": "T4", "says": "It is so.", "gpu_sets": None, "claim_verdict": "contradicted"}
-    claim["in_words"] = ""
+    claim |= {"label_a": "dp2", "label_b": None}
     rows = [
         claim | {"verdict": verdict, "wide_low": low, "wide_high": high}
         for verdict, low, high in [
