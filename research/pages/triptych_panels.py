@@ -48,6 +48,7 @@ _GAP_IN = 0.15
 #: where the label of a cell of the frontier may be
 _BESIDE: dict[str, dict[str, Any]] = {
     "left": {"xytext": (-5, -1), "ha": "right", "va": "center"},
+    "right": {"xytext": (5, 0), "ha": "left", "va": "center"},
     "above": {"xytext": (-2, 6), "ha": "left", "va": "bottom"},
     "below": {"xytext": (14, -5), "ha": "right", "va": "top"},
 }
@@ -66,12 +67,15 @@ def performance(axes: Axes, cells: Sequence[Row]) -> None:
         return
     for point in some:
         _mark(axes, point)
+    longest = 0
     for precision in sorted({point.cell["precision"] for point in some}):
         # In another precision it is not the same work.
         best = front([each for each in some if each.cell["precision"] == precision])
+        longest = max(longest, len(best))
+        first = "left" if len(best) > 1 else "right"
         axes.plot(*zip(*map(_place, best), strict=True), **_FRONTIER, zorder=1)
         for number, point in enumerate(best):
-            where = "below" if precision != _FILLED else "above" if number else "left"
+            where = "below" if precision != _FILLED else "above" if number else first
             axes.annotate(_named(point.cell), _place(point), **_BESIDE[where], **_AT)
     axes.set(xlabel=f"tokens/s per GPU ({_ZOOM})", ylabel=f"J per token ({_ZOOM})")
     axes.margins(0.08, 0.14)
@@ -80,7 +84,8 @@ def performance(axes: Axes, cells: Sequence[Row]) -> None:
     handles = [_handle(*_TRAINERS.get(name, _OTHERS), _trainer(name)) for name in trainers]
     for precision in sorted({point.cell["precision"] for point in some} - {_FILLED}):
         handles.append(_handle(style.GREY, "o", f"hollow: {precision}", markerfacecolor="white"))
-    handles.append(Line2D([], [], **_FRONTIER, label=f"frontier of {_FILLED}"))
+    if longest > 1:
+        handles.append(Line2D([], [], **_FRONTIER, label=f"frontier of {_FILLED}"))
     axes.legend(handles=handles, loc="upper right", fontsize=_TEXT_PT)
     axes.annotate("", (0.15, 0.04), (0.04, 0.18), "axes fraction", arrowprops={"arrowstyle": "->"})
     axes.text(0.13, 0.11, "better", transform=axes.transAxes, fontsize=_TEXT_PT)
