@@ -77,9 +77,10 @@ def performance(axes: Axes, cells: Sequence[Row]) -> None:
         for number, point in enumerate(best):
             where = "below" if precision != _FILLED else "above" if number else first
             axes.annotate(_named(point.cell), _place(point), **_BESIDE[where], **_AT)
-    axes.set(xlabel=f"tokens/s per GPU ({_ZOOM})", ylabel=f"J per token ({_ZOOM})")
+    axes.set(xlabel=f"1000 tokens/s per GPU ({_ZOOM})", ylabel=f"J per token ({_ZOOM})")
     axes.margins(0.08, 0.14)
     axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}")
     trainers = sorted({point.cell["trainer"] for point in some}, key=lambda n: (n != NATIVE, n))
     handles = [_handle(*_TRAINERS.get(name, _OTHERS), _trainer(name)) for name in trainers]
     for precision in sorted({point.cell["precision"] for point in some} - {_FILLED}):
