@@ -20,6 +20,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -310,17 +311,10 @@ class ReduceScatter(_Alone):
 class AloneReduceScatter(ReduceScatter):
     """Reduces a unit's gradients while nothing is computed."""
 
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: dist.ReduceOp.RedOpType,
-        async_op: bool = False,
-    ) -> None:
+    def __call__(self, *arguments: Any, **named: Any) -> None:
         """Reduce [ranks · n] elements to this rank's [n]; later compute waits for it."""
         self.wait_for_compute()
-        super().__call__(output_tensor, input_tensor, group, op)
+        super().__call__(*arguments, **named)
         self.hold_compute()
 
 
