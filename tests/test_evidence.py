@@ -162,7 +162,7 @@ def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt):
     assert page == findings.DIRECTORY / f"{SWEEPS[1]}.md"
     assert all(image.name in made[page] for image in images)
     text = made[page]
-    assert text.splitlines()[2].startswith("# What does overlap gain")
+    assert text.splitlines()[2].startswith("# What does overlap")
     # The same contrasts as those of the page by hand: of overlap, since all else differs in more.
     by_hand = findings.page(rebuilt)
     contrasts = [

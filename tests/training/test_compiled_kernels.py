@@ -36,7 +36,7 @@ def test_the_gates_gradients_are_those_of_what_is_not_compiled(activation):
 
 
 def test_gradients_of_micro_batches_are_added_up_in_fp32():
-    assert hasattr(FSDPParam, "accumulate_unsharded_grad_if_needed")  # which it replaces
+    assert callable(FSDPParam.accumulate_unsharded_grad_if_needed)  # which it replaces
     # In bf16 alone, 256 + 1 is 256.
     held = SimpleNamespace(grad=torch.ones(3, 5, dtype=torch.bfloat16))
     total = torch.full((3, 5), 256.0)
