@@ -56,7 +56,8 @@ def page(rebuilt: Path) -> str:
         "GPU sends (n − 1)/n of what is gathered or scattered.",
         "\n".join(links(layouts)),
         "## Memory",
-        "Of the fullest GPU, in 10⁹ bytes, the largest of a layout's runs. “At least” means that "
+        "Of the fullest GPU, in 10⁹ bytes, the largest of a layout's runs of the whole Llama 3 8B "
+        f"on two GPUs (`{findings.AGAIN}`). “At least” means that "
         "ranks asked the driver after the allocator had returned blocks.",
         "\n".join(memory(findings.directory_of(rebuilt, findings.AGAIN))),
         "## What the sampler takes",
@@ -179,10 +180,11 @@ def memory(sweep: Path) -> Iterator[str]:
         yield f"| `{label}` | {allocated:.1f} | {reserved:.1f} | {told} | {error} | {len(own)} |"
     if runtimes:
         yield ""
+        others = dict.fromkeys(f"{end:.1f}" for end in (min(runtimes), max(runtimes)))
         yield (
             f"Blocks that torch's allocator kept took {100 * min(kept):.0f} to "
             f"{100 * max(kept):.0f} % of what was allocated. All else on the GPU took "
-            f"{min(runtimes):.1f} to {max(runtimes):.1f} GB, of those layouts of which it is known."
+            f"{' to '.join(others)} GB, of those layouts of which it is known."
         )
 
 

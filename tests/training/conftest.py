@@ -1,12 +1,11 @@
 """What several tests of training share: tokens to train on, and programs that run on ranks."""
 
 import functools
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.training.ranks import launch
+from tests.training.ranks import HAS_COMPILER, launch
 from workflow_lib.trainers.native.tokenize import byte_tokenizer, tokenize
 
 
@@ -44,7 +43,7 @@ def on_ranks(request, tmp_path_factory):
 
     def of_cell(program, name, *arguments, **environment):
         one = request.module.CELLS[name]
-        if one.training.compile and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        if one.training.compile and not HAS_COMPILER:
             pytest.skip("torch compiles for CPUs with a C++ compiler, and this machine has none")
         world_size = one.degrees.world_size
         results = start(program, world_size, one.training.compile, *arguments, **environment)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import traceback
@@ -24,6 +25,8 @@ from workflow_lib.trainers.capabilities import refusal
 from workflow_lib.trainers.native import device as devices
 from workflow_lib.trainers.native.launch import detect
 
+#: whether torch can compile for CPUs
+HAS_COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
 #: Each cell leaves groups, whose threads take turns with those of all later ones.
 _CELLS_OF_A_START = 24
 

@@ -1,19 +1,17 @@
 """What torch.compile makes of parts that the engine hands to it apart from whole layers."""
 
-import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
+from tests.training.ranks import HAS_COMPILER
 from workflow_lib.trainers.native import feed_forward, sharding
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
-    ),
+    pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler"),
 ]
 
 

@@ -1,6 +1,5 @@
 """Routing, dropping and padding, and the balancing loss, against numbers worked out by hand."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.training.cells import MIXTRAL, TRAINING
+from tests.training.ranks import HAS_COMPILER
 from workflow_lib.trainers.native.experts import choices_of, expert_product, has_grouped_product
 from workflow_lib.trainers.native.feed_forward import gated
 from workflow_lib.trainers.native.mesh import single_process
@@ -216,7 +216,7 @@ def test_dropless_experts_drop_nothing_and_a_dense_model_has_no_choices():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 def test_one_kernel_serves_all_numbers_of_rows_within_a_layer_of_fixed_sizes():
     torch._dynamo.reset()
     graphs = torch._dynamo.utils.counters["stats"]

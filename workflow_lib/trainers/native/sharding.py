@@ -199,10 +199,6 @@ def _spread(module: nn.Module) -> bool:
     return kinds == {False}
 
 
-# Every supported version of torch knows only these names of the collectives below.
-warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-
-
 def _compile_sums(unit: FSDPModule) -> None:
     """Have a kernel of torch.compile add a unit's gradients of micro-batches to their sums.
 
@@ -227,8 +223,12 @@ def _compiled_add() -> Callable[[Tensor, Tensor], Tensor]:
     return torch.compile(Tensor.add_, dynamic=True)
 
 
-class _Alone:
-    """A collective that never runs beside compute, for cells without overlap.
+# Every supported version of torch knows only these names of the collectives below.
+warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+
+
+class _Collective:
+    """A collective as FSDP2 calls it, and what lets it run alone, for cells without overlap.
 
     FSDP2 issues its collectives on streams of their own. Such a stream here waits for the compute
     issued so far, and later compute waits for the collective. On a CPU there are no streams, and a
@@ -258,7 +258,7 @@ class _Alone:
             )
 
 
-class AloneAllGather(_Alone):
+class AloneAllGather(_Collective):
     """Gathers a unit's weights while nothing is computed."""
 
     def __call__(
@@ -274,7 +274,7 @@ class AloneAllGather(_Alone):
         self.hold_compute()
 
 
-class ReduceScatter(_Alone):
+class ReduceScatter(_Collective):
     """Reduces a unit's gradients beside compute.
 
     The allocator keeps what a stream lets go for that stream. FSDP2 allocates a rank's slices of
@@ -318,7 +318,7 @@ class AloneReduceScatter(ReduceScatter):
         self.hold_compute()
 
 
-class AfterAllReduce(_Alone):
+class AfterAllReduce(_Collective):
     """Called by FSDP2 once it has issued its own all-reduce on the current stream.
 
     That stream already waits for the compute before it; this makes later compute wait for it.
