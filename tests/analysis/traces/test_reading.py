@@ -149,6 +149,19 @@ def test_a_number_that_no_column_holds_is_left_out(tmp_path):
         assert starts(trace)[0] == 10_000
 
 
+def test_what_a_gpu_still_had_to_do_when_the_profiler_began_is_left_out(tmp_path):
+    events = [
+        *(kernel(GEMM, 0, 5, correlation=7), kernel(GEMM, 5, 9, correlation=8)),
+        *(step(1, 0, 50), launch(1, 9), kernel(GEMM, 9, 14, correlation=9)),
+        # Its launch is missing, and it was launched within the trace.
+        kernel(GEMM, 14, 20, correlation=10),
+    ]
+    trace = trace_of(tmp_path, events)
+    assert starts(trace) == [9_000, 14_000]
+    (note,) = trace.notes
+    assert_holds(note, "2 times")
+
+
 def test_what_is_said_of_a_collective_may_be_ill_encoded_among_good_events(tmp_path):
     events = [collective(0, 1, [0, 1]), kernel(GEMM, 1, 2), kernel(GEMM, 2, 3)]
     trace = trace_in(tmp_path, text(events).encode().replace(b"BFloat16", b"\xff"))
@@ -229,6 +242,7 @@ def test_the_operator_decides_where_a_kernels_name_does_not(tmp_path):
     operators = ("aten::mm", "c10d::allreduce_", "mine::op")
     events = [
         *(operator(name, i, i + 1, **{"External id": i}) for i, name in enumerate(operators, 1)),
+        operator("aten::mm", 5, 6, **{"External id": 107}),
         operator("Optimizer.step#AdamW.step", 60, 70, "user_annotation"),
         launch(5, 101),
         launch(65, 104),
@@ -236,7 +250,7 @@ def test_the_operator_decides_where_a_kernels_name_does_not(tmp_path):
         # What a name says counts more than the operator.
         launched(1, 106, ELEMENTWISE),
         # A correlation that Kineto repeated is no operator's number.
-        launched(1, 1) | {"ts": 140},
+        launched(107, 107),
     ]
     assert trace_of(tmp_path, events).kernels.sort("start_ns")["class"].to_list() == [
         *("gemm", "all_reduce", "unknown", "optimiser", "normalisation_elementwise", "unknown")

@@ -69,7 +69,7 @@ def _read(path: Path, with_operators: bool) -> Trace:
     batches = Batches(notes, with_operators)
     for events in file:
         batches.take(events)
-    kernels = _kernels(batches) if batches.kernels else _operators(batches)
+    kernels = _kernels(batches, notes) if batches.kernels else _operators(batches)
     kernels = _without_strays(kernels, notes)
     annotations = batches.annotations.frame()
     number = pl.col("name").str.extract(r"^ProfilerStep#(\d{1,9})$").cast(pl.Int64)
@@ -94,9 +94,13 @@ def _read(path: Path, with_operators: bool) -> Trace:
     )
 
 
-def _kernels(batches: Batches) -> pl.DataFrame:
+def _kernels(batches: Batches, notes: Notes) -> pl.DataFrame:
     """Kernels with their collectives, as operators announced them, and the times of
-    their launches."""
+    their launches.
+
+    Dropped is what the GPU still had to do of the step before the profiler was turned on. It was
+    launched before the first launch in the trace, and numbers of launches rise.
+    """
     announced = pl.DataFrame(
         batches.announced, {"external": pl.Int64, "announced": pl.Int32}, orient="row"
     )
@@ -105,9 +109,16 @@ def _kernels(batches: Batches) -> pl.DataFrame:
         {"collective": pl.Int32, "described": pl.String},
         orient="row",
     )
-    launches = batches.launches.frame().drop_nulls("correlation")
+    launches, kernels = batches.launches.frame(), batches.kernels.frame()
+    if not launches["correlation"].has_nulls():
+        earlier = pl.col("correlation") < launches["correlation"].min()
+        kept = kernels.filter(earlier.not_().fill_null(value=True))
+        if count := kernels.height - kept.height:
+            notes.add("a kernel was launched before the profiler was on, and was left out", count)
+        kernels = kept
+    launches = launches.drop_nulls("correlation")
     launches = launches.select("correlation", pl.col("start_ns").alias("launched_ns"))
-    kernels = _with_operators(batches.kernels.frame(), batches.launched_classes())
+    kernels = _with_operators(kernels, batches.launched_classes())
     communicates = pl.col("class").is_in(COMMUNICATION)
     return (
         kernels.join(announced.unique("external", keep="first"), on="external", how="left")
