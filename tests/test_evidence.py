@@ -30,7 +30,7 @@ from workflow_lib.table_files import read_table, write_table
 ROOT = Path(__file__).parents[1]
 SWEEPS = ("evidence-llama3-8b-x2", "evidence-overlap-x2")
 #: runs of incomplete sweeps that did not begin
-NOT_RUN = {"evidence-trainers-layouts-x2": 6, "evidence-fp8-8b-x2": 1}
+NOT_RUN = {"evidence-fp8-8b-x2": 1}
 ARCHIVES = sorted(path.stem for path in (ROOT / "evidence").glob("*.zip"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -316,11 +316,11 @@ def trapezoids(points: list[tuple[float, float]], start: float, end: float) -> f
 @pytest.mark.parametrize("sweep", ARCHIVES)
 def test_an_archive_is_small_and_names_its_licence(sweep):
     archive = ROOT / "evidence" / f"{sweep}.zip"
-    assert archive.stat().st_size < 17.5e6
+    assert archive.stat().st_size < 24e6
     with zipfile.ZipFile(archive) as source:
         crate = source.read(f"{sweep}/data/ro-crate-metadata.json").decode()
     assert "CC-BY-4.0" in crate
 
 
 def test_all_archives_together_are_small():
-    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 85e6
+    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 88e6
