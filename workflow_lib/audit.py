@@ -89,11 +89,11 @@ class Files:
     def __init__(self, name: str, read: Callable[[str], bytes | None]) -> None:
         """``read`` gives the bytes of a file by its name in the run, None if it is not there."""
         self.name = name
-        self._read = read
+        self.read = read
 
     def record(self, name: str) -> dict[str, Any] | None:
         """A JSON object; None if there is no such file. Raises DamagedError."""
-        if (content := self._read(name)) is None:
+        if (content := self.read(name)) is None:
             return None
         try:
             value = json.loads(content)
@@ -105,7 +105,7 @@ class Files:
 
     def rows(self, name: str) -> list[Row] | None:
         """The rows of a CSV file without a torn last line; None if there is no such file."""
-        if (content := self._read(name)) is None:
+        if (content := self.read(name)) is None:
             return None
         whole = content[: content.rfind(b"\n") + 1]
         try:

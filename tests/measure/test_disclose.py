@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import zipfile
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from tests.measure.runs import measure, measured
-from workflow_lib.audit import DamagedError
+from workflow_lib.audit import DamagedError, runs_below
 from workflow_lib.measure import disclose
-from workflow_lib.measure.disclose import Job, main, read_job, terms
+from workflow_lib.measure.disclose import Job, main, read_job, read_jobs, terms
 
 KWH = 3.6e6
+SLOTS = Path(__file__).parents[2] / "evidence/evidence-slots-x2.zip"
 
 
 def job(
@@ -21,7 +25,7 @@ def job(
 ) -> Job:
     told = {"token_j": None, "tokens_per_s": None, **of_tokens}
     began, ended = (1e9 + 3600 * h for h in (at_h, at_h + hours))
-    return Job(Path("a"), began, ended, Counter({"H100": gpus}), KWH * kwh, **told)
+    return Job("a", began, ended, Counter({"H100": gpus}), KWH * kwh, **told)
 
 
 def table(jobs, tokens=None, **given):
@@ -97,7 +101,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_command_is_disclosed_from_its_begin_to_its_end(run, tmp_path, capsys):
-    read = read_job(run)
+    (read,) = read_jobs(run)
     record = measured(tmp_path)
 
     assert read.duration_s == record["ended_unix_s"] - record["started_unix_s"] > 2.6
@@ -128,5 +132,33 @@ def test_what_is_simulated_or_not_valid_is_not_disclosed(run):
     record = json.loads(path.read_bytes())
     for change in ({"simulated": True}, {"invalid": ["why"]}, {"ended_unix_s": None}):
         path.write_text(json.dumps({**record, **change}), encoding="utf-8")
+        (files,) = runs_below(run)
         with pytest.raises(DamagedError):
-            read_job(run)
+            read_job(files)
+
+
+def test_a_sweep_is_disclosed_with_all_its_runs(tmp_path, capsys):
+    # The counters of both GPUs, from the first to the last reading of each of the six runs.
+    counted_j = 0.0
+    with zipfile.ZipFile(SLOTS) as archive:
+        counters = [name for name in archive.namelist() if name.endswith("-counters.csv")]
+        for name in counters:
+            rows = [*csv.DictReader(archive.read(name).decode().splitlines())]
+            for gpu in "01":
+                readings = [row["energy_j"] for row in rows if row["gpu"] == gpu]
+                known_j = [float(reading) for reading in readings if reading]
+                counted_j += known_j[-1] - known_j[0]
+
+    jobs = [*read_jobs(SLOTS)]
+
+    assert len(jobs) == len(counters) == 6
+    assert sum(job.energy_j for job in jobs) == pytest.approx(counted_j, rel=0.01)
+    with pytest.raises(DamagedError):  # The two orders of the GPUs are two cells.
+        terms(jobs, 1e12, {})
+    (cell, *_) = {job.cell for job in jobs}
+    repeats = [job for job in jobs if job.cell == cell]
+    hours = terms(repeats, 1e12, {})[1].value
+    assert hours == pytest.approx(fmean(1e12 / job.tokens_per_s / 3600 for job in repeats))
+    assert main([str(SLOTS), "--output", str(tmp_path / "disclosure.md")]) == 0
+    assert main([str(tmp_path), "--output", str(tmp_path / "nothing.md")]) == 1
+    capsys.readouterr()

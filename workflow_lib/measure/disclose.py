@@ -1,6 +1,6 @@
-"""``triptych disclose DIR…``: what a training's disclosures ask about its energy.
+"""``triptych disclose PATH…``: what a training's disclosures ask about its energy.
 
-Of the directories of measured commands that trained one model, it makes a table of terms, each
+Of measured commands, or runs of sweeps, that trained one model, it makes a table of terms, each
 measured, estimated, given or not known, with an interval where there is one. From the table follow
 the energy part of the EU AI Act's Annex XI (Regulation (EU) 2024/1689, 2 (d) and (e)), a model
 card's section, and SPDX 3.0.1's ``trainingEnergyConsumption``.
@@ -19,15 +19,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from workflow_lib.audit import Audit, DamagedError, Files, read_file
-from workflow_lib.measure.summary import read_json
+from workflow_lib.audit import Audit, Clock, DamagedError, Files, audit_run, runs_below
 from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W, true_ends
-from workflow_lib.records.paths import RunPaths, measured_runs
 from workflow_lib.records.whole_files import report_error, whole_file
 from workflow_lib.words import counted, power_of_ten
 
@@ -61,9 +58,9 @@ class Term(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A measured command, from its begin to its end."""
+    """A measured command or a run of a sweep, from its begin to its end."""
 
-    directory: Path
+    name: str
     started_unix_s: float
     ended_unix_s: float
     gpus: Counter[str]
@@ -71,6 +68,8 @@ class Job(NamedTuple):
     #: of the steps that count; null where nobody told tokens
     token_j: float | None
     tokens_per_s: float | None
+    #: of a run of a sweep: jobs of another cell are no repeats
+    cell: str = ""
 
     @property
     def duration_s(self) -> float:
@@ -82,39 +81,93 @@ class Job(NamedTuple):
         """GPUs of all models together."""
         return sum(self.gpus.values())
 
+    @property
+    def kind(self) -> str:
+        """What is the same in repeats."""
+        return ", of ".join(filter(None, (_in_words(self.gpus), self.cell)))
 
-def read_job(directory: Path) -> Job:
-    """A command's energy from its begin to its end, its warm-up and start included.
+
+def read_jobs(path: Path) -> Iterator[Job]:
+    """The jobs of a run, of a directory of runs, or of a sweep's archive, those of attempts that
+    failed, too. A run of a sweep that was planned and never begun is none.
+
+    Raises DamagedError as :func:`read_job` does, and where there is no job; and OSError.
+    """
+    jobs = 0
+    for files in runs_below(path):
+        if files.record("measured.json") or files.record("environment.json"):
+            jobs += 1
+            yield read_job(files)
+    if not jobs:
+        raise DamagedError(f"{path} has no run of a sweep, and no command that was measured")
+
+
+def read_job(files: Files) -> Job:
+    """A job's energy from its begin to its end, its warm-up and start included.
 
     Raises DamagedError for one that is simulated, did not end, or whose energy is not known or not
     valid, and OSError.
     """
-    path = RunPaths(directory).measured
-    read = partial(read_file, directory)
     try:
-        record = read_json(path)
+        record = files.record("measured.json") or _as_measured(files)
         why = "; ".join(map(str, record["invalid"]))
         if record["simulated"]:
             why = "its readings are simulated"
         whole = json.dumps({**record, "rung": 0, "steps": []}).encode()
         if not why:
-            audit = Audit(Files(str(directory), lambda of: whole if of == path.name else read(of)))
+            read = files.read
+            audit = Audit(
+                Files(files.name, lambda of: whole if of == "measured.json" else read(of))
+            )
             why = "; ".join(audit.invalid)
         if not why and "energy_j" not in audit.values:
             why = "telemetry does not cover the energy of its GPUs"
         if why:
             raise DamagedError(why)
         return Job(
-            directory,
+            "/".join(files.name.split("/")[-2 if "cell" in record else -1 :]),
             float(record["started_unix_s"]),
             float(record["ended_unix_s"]),
             Counter(str(gpu["name"]) for gpu in record["gpus"]),
             audit.values["energy_j"],
             record["values"].get("energy_per_token_j"),
             record["values"].get("tokens_per_s"),
+            record.get("cell", ""),
         )
     except (DamagedError, KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"{directory} cannot be disclosed: {error}") from None
+        raise DamagedError(f"{files.name} cannot be disclosed: {error}") from None
+
+
+def _as_measured(files: Files) -> dict[str, Any]:
+    """A run of a sweep, as ``measured.json`` has a command: from the first reading of every GPU to
+    its last."""
+    nodes = (files.record("ended.json") or {}).get("nodes", [])
+    starts: list[dict[str, Any]] = []
+    spans: list[tuple[float, float]] = []
+    for node in nodes:
+        start = files.record(f"telemetry/{node}.json")
+        rows = files.rows(f"telemetry/{node}.csv")
+        if not start or not rows or not files.record(f"telemetry/{node}-end.json"):
+            raise DamagedError(f"node {node} has no telemetry, or it was cut off")
+        clock = Clock(files.record(f"steps/clock-{node}.json"))
+        times = [(row["gpu"], clock.corrected(float(row["unix_time_s"]))) for row in rows]
+        spans += zip(dict(reversed(times)).values(), dict(times).values())
+        starts.append(start)
+    if not nodes:
+        raise DamagedError("its job was cut off, so telemetry does not tell its whole energy")
+    audit, damage = audit_run(files)
+    return {
+        "cell": files.name.split("/")[-2],
+        "nodes": nodes,
+        "started_unix_s": max(first for first, _ in spans),
+        "ended_unix_s": min(last for _, last in spans),
+        "gpus": [gpu for start in starts for gpu in start["gpus"]],
+        "simulated": any(start["simulated"] for start in starts),
+        "invalid": audit.invalid if audit else damage,
+        "tokens": None,
+        "tokens_per_step": None,
+        "values": audit.values if audit else {},
+    }
 
 
 def terms(
@@ -175,14 +228,16 @@ def _covered_s(jobs: Sequence[Job]) -> float:
 
 
 def _estimated(jobs: Sequence[Job], tokens: float) -> Iterator[Term]:
-    """Time and energy of so many tokens, by the steps of the jobs, each of which is a repeat."""
-    if not all(job.token_j and job.tokens_per_s for job in jobs):
+    """Time and energy of so many tokens, by the steps of the jobs, each of which is a repeat.
+    Runs of sweeps that did not complete, and profiled ones, tell nothing of them."""
+    jobs = [job for job in jobs if job.token_j or not job.cell]
+    if not jobs or not all(job.token_j and job.tokens_per_s for job in jobs):
         raise DamagedError(
             "--tokens needs the joules per token of every job; measure them with --tokens-per-step"
         )
-    if len(kinds := {_in_words(job.gpus) for job in jobs}) > 1:
+    if len(kinds := {job.kind for job in jobs}) > 1:
         raise DamagedError(
-            f"--tokens needs jobs on the same GPUs, not {' and '.join(sorted(kinds))}"
+            f"--tokens needs jobs that are repeats, not {' and '.join(sorted(kinds))}"
         )
     count = jobs[0].gpu_count
     how = f"{_number(tokens)} tokens at the pace of the steps of {counted(len(jobs), 'job')}"
@@ -236,7 +291,7 @@ def page(jobs: Sequence[Job], table: Sequence[Term]) -> str:
         [
             "# Energy of a training",
             "",
-            f"Hardware: {listed}. Jobs: {', '.join(f'`{job.directory.name}`' for job in jobs)}.",
+            f"Hardware: {listed}. Jobs: {', '.join(f'`{job.name}`' for job in jobs)}.",
             "",
             *rows,
             "",
@@ -294,7 +349,13 @@ def spdx(table: Sequence[Term]) -> dict[str, Any]:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__.partition("\n")[0])
-    parser.add_argument("runs", type=Path, nargs="+", help="directories of measured commands")
+    parser.add_argument(
+        "paths",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="measured commands, runs of sweeps, directories of them, or archives of sweeps",
+    )
     parser.add_argument(
         "--tokens", type=_positive, help="of a whole training that the jobs are a part of"
     )
@@ -333,7 +394,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych disclose"
         if value is not None:
             given[option] = (value, " ".join(source.replace("|", "/").split()))
     try:
-        jobs = [read_job(path) for each in chosen["runs"] for path in measured_runs(each)]
+        jobs = [job for path in chosen["paths"] for job in read_jobs(path)]
         if len({job.started_unix_s for job in jobs}) < len(jobs):
             raise DamagedError("one job is named twice, or is a copy: its energy counts once")
         table = terms(jobs, chosen["tokens"], given)
