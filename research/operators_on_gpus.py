@@ -1,0 +1,301 @@
+"""What a training's operators take of a GPU's time and energy, each alone and again and again.
+
+At the shapes of Llama 3 8B and sequences of 8,192 tokens, on random normal numbers, it times each
+operator (a) in a burst of 0.1 s on a GPU that had nothing to do, part by part, before the power cap
+lowers the clock; and (b) for seconds, with the energy counter's joules between two of its renewals,
+and the clock. So (b) beside (a) is what the cap costs an operator, and (b) alone its joules. The
+operators come twice, there and back, because the GPU warms up. About five minutes:
+
+    python3 research/operators_on_gpus.py --output operators.jsonl
+
+Needs torch and nvidia-ml-py. No setting of a GPU is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+# So that torch's number of a GPU is NVML's.
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.measuring.parts import append
+
+TOKENS, HIDDEN, FEED_FORWARD, VOCABULARY = 8192, 4096, 14336, 128256
+HEADS, KV_HEADS, HEAD_DIMENSION = 32, 8, 128
+#: rows, columns, and what is summed over: forward and, last, a gradient of weights
+PRODUCTS = (
+    (TOKENS, HIDDEN + 2 * KV_HEADS * HEAD_DIMENSION, HIDDEN),
+    (TOKENS, HIDDEN, HIDDEN),
+    (TOKENS, 2 * FEED_FORWARD, HIDDEN),
+    (TOKENS, HIDDEN, FEED_FORWARD),
+    (TOKENS, VOCABULARY, HIDDEN),
+    (2 * FEED_FORWARD, HIDDEN, TOKENS),
+)
+_PIECE_S, _BURST_S, _REST_S = 0.005, 0.1, 0.7
+#: pieces that wait in the GPU's queue
+_QUEUED = 3
+
+
+class Operator(NamedTuple):
+    """One call, and what of it can be counted."""
+
+    name: str
+    shape: str
+    flop: float
+    #: that it has to read and write, if the cache holds nothing
+    least_bytes: float
+    call: Callable[[], Any]
+
+
+def operators(device: torch.device, shrink: int) -> Iterator[Operator]:
+    """Each with its inputs, which are given back before the next; ``shrink`` divides sizes, for
+    tests."""
+
+    def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(*shape, device=device, dtype=dtype)
+
+    for m, n, k in (tuple(size // shrink for size in product) for product in PRODUCTS):
+        a, b, out = normal(m, k), normal(k, n), normal(m, n)
+        work, moved = 2.0 * m * n * k, 2.0 * (m * k + k * n + m * n)
+        shape, product = f"{m}×{n}×{k}", partial(torch.mm, a, b, out=out)
+        yield Operator("product, bf16", shape, work, moved, product)
+        if device.type == "cuda":
+            eight, other = (x.to(torch.float8_e4m3fn) for x in (a, b.t().contiguous()))
+            one = torch.ones((), device=device)
+            product = partial(
+                torch._scaled_mm, eight, other.t(), one, one, out_dtype=torch.bfloat16
+            )
+            yield Operator("product, fp8", shape, work, moved - (m * k + k * n), product)
+    tokens = TOKENS // shrink
+    q = normal(1, HEADS, tokens, HEAD_DIMENSION).requires_grad_()
+    k_, v = (normal(1, KV_HEADS, tokens, HEAD_DIMENSION).requires_grad_() for _ in range(2))
+    # Half of the pairs, as a token sees none after it.
+    work = 2.0 * HEADS * HEAD_DIMENSION * tokens**2
+    moved = 2.0 * 2 * (q.numel() + k_.numel())
+
+    def attention() -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k_, v, is_causal=True, enable_gqa=True)
+
+    yield Operator("attention, forward", f"{tokens} tokens", work, moved, attention)
+    seen = attention()
+    slopes = torch.randn_like(seen)
+    yield Operator(
+        *("attention, backward", f"{tokens} tokens", 2.5 * work, 2 * moved),
+        lambda: torch.autograd.grad(seen, (q, k_, v), slopes, retain_graph=True),
+    )
+    sizes = tokens, FEED_FORWARD // shrink
+    x, y, z = normal(*sizes), normal(*sizes), normal(*sizes)
+    yield Operator(
+        *("element-wise, bf16", "×".join(map(str, sizes)), x.numel(), 6.0 * x.numel()),
+        lambda: torch.add(x, y, out=z),
+    )
+    sums = normal(*sizes, dtype=torch.float32)
+    yield Operator(
+        *("sum of gradients", "×".join(map(str, sizes)), x.numel(), 10.0 * x.numel()),
+        lambda: sums.add_(x),
+    )
+    yield Operator(
+        *("copy", "×".join(map(str, sizes)), 0.0, 8.0 * sums.numel()),
+        partial(torch.empty_like(sums).copy_, sums),
+    )
+    weights = [
+        normal(HIDDEN // shrink, FEED_FORWARD // shrink, dtype=torch.float32) for _ in "1234"
+    ]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    adam = torch.optim.AdamW(weights, fused=True)
+    count = sum(weight.numel() for weight in weights)
+    # Weights, two moments and the gradient are read, and all but the gradient written.
+    yield Operator("AdamW", f"{count} weights", 0.0, 28.0 * count, adam.step)
+    if device.type == "cuda":
+        waits = partial(torch.cuda._sleep, 1_000_000)
+        yield Operator("a kernel that waits", "", 0.0, 0.0, waits)
+    yield Operator("nothing", "", 0.0, 0.0, lambda: time.sleep(_PIECE_S))
+
+
+class Meter:
+    """Renewals of a GPU's energy counter, and its clock and temperature, read by a thread."""
+
+    def __init__(self) -> None:
+        from research.measuring import readings
+
+        self.nvml, handles = readings.open_handles()
+        self.handle = handles[0]
+        #: (monotonic s, J) of each renewal
+        self.renewals: list[tuple[float, float]] = []
+        #: (monotonic s, MHz, °C)
+        self.clocks: list[tuple[float, int, int]] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def what(self) -> dict[str, Any]:
+        """The GPU, its driver and its limit."""
+        nvml, handle = self.nvml, self.handle
+        return {
+            "uuid": nvml.nvmlDeviceGetUUID(handle),
+            "driver": nvml.nvmlSystemGetDriverVersion(),
+            "power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+            "sm_clock_max_mhz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+        }
+
+    def _read(self) -> None:
+        nvml, handle, last, asked = self.nvml, self.handle, None, 0.0
+        while True:
+            value, now = nvml.nvmlDeviceGetTotalEnergyConsumption(handle), time.monotonic()
+            if value != last:
+                self.renewals.append((now, value / 1e3))
+                last = value
+            if now - asked > 0.05:
+                clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+                warm = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+                self.clocks.append((now, clock, warm))
+                asked = now
+            time.sleep(0.004)
+
+    def between(self, start: float, end: float) -> dict[str, Any]:
+        """Power, clock and temperature over a span of monotonic seconds."""
+        clocks = [(mhz, warm) for at, mhz, warm in self.clocks if start <= at <= end]
+        return {
+            "power_w": mean_power_w(self.renewals, start, end),
+            "sm_clock_mhz": statistics.fmean(mhz for mhz, _ in clocks) if clocks else None,
+            "temperature_c": [warm for _, warm in clocks[:: max(1, len(clocks) - 1)]],
+        }
+
+
+def mean_power_w(renewals: Sequence[tuple[float, float]], start: float, end: float) -> float | None:
+    """By the first and the last renewal of a counter in J within a span; None where they are less
+    than half of it apart."""
+    within = [renewal for renewal in renewals if start <= renewal[0] <= end]
+    if not within or within[-1][0] - within[0][0] < (end - start) / 2:
+        return None
+    return (within[-1][1] - within[0][1]) / (within[-1][0] - within[0][0])
+
+
+class Clocked:
+    """Runs calls of one operator, and tells when the GPU, or the CPU, had done them."""
+
+    def __init__(self, operator: Operator, device: torch.device) -> None:
+        self.call = operator.call
+        self.on_gpu = device.type == "cuda" and operator.name != "nothing"
+        self._run(3)
+        calls = 3
+        while (took_s := self._run(calls)) < _PIECE_S and calls < 10_000:
+            calls *= 2
+        #: calls that take a piece's time
+        self.piece = max(1, round(calls * _PIECE_S / max(took_s, 1e-9)))
+
+    def _run(self, calls: int) -> float:
+        began = time.monotonic()
+        for _ in range(calls):
+            self.call()
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        return time.monotonic() - began
+
+    def times(self, seconds: float) -> tuple[list[float], float, float]:
+        """Seconds a call in each piece of a span, and the span's ends, monotonic."""
+        marks: list[Any] = []
+
+        def mark() -> None:
+            if self.on_gpu:
+                marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+                marks[-1].record()
+            else:
+                marks.append(time.monotonic())
+
+        began = time.monotonic()
+        mark()
+        while time.monotonic() - began < seconds:
+            for _ in range(self.piece):
+                self.call()
+            mark()
+            if self.on_gpu and len(marks) > _QUEUED:
+                marks[-_QUEUED].synchronize()
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        ended = time.monotonic()
+        pairs = pairwise(marks)
+        if self.on_gpu:
+            return [a.elapsed_time(b) / 1e3 / self.piece for a, b in pairs], began, ended
+        return [(b - a) / self.piece for a, b in pairs], began, ended
+
+
+def measure(
+    operator: Operator, device: torch.device, seconds: float, meter: Meter | None
+) -> dict[str, Any]:
+    """One operator's row."""
+    clocked = Clocked(operator, device)
+    time.sleep(_REST_S)
+    burst, _, _ = clocked.times(min(_BURST_S, seconds))
+    clocked.times(seconds / 4)
+    steady, start, end = clocked.times(seconds)
+    row: dict[str, Any] = {
+        **{name: getattr(operator, name) for name in ("name", "shape", "flop", "least_bytes")},
+        **{"burst_call_s": burst, "calls": len(steady) * clocked.piece},
+        "call_s": statistics.fmean(steady),
+        **(meter.between(start, end) if meter else {"power_w": None}),
+    }
+    row["call_j"] = None if row["power_w"] is None else row["power_w"] * row["call_s"]
+    return row
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure them all, twice; returns 0."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each (default: 5)")
+    parser.add_argument("--output", type=Path, help="append each row to this file of JSON lines")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu for tests")
+    parser.add_argument("--shrink", type=int, default=1, help="divides sizes, for tests")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("operators_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
+        return 0
+    device = torch.device(options.device)
+    torch.manual_seed(1)
+    meter = Meter() if options.device == "cuda" else None
+    name = torch.cuda.get_device_name() if meter else "CPU"
+    conditions = {"gpu": name, "torch": torch.__version__, **(meter.what() if meter else {})}
+    heads = ("burst µs", 9), ("call µs", 9), ("W", 6), ("MHz", 6), ("mJ", 8)
+    told = " ".join(head.rjust(width) for head, width in heads)
+    print(f"{'operator':22} {'shape':>20} {told}")
+    for turn in range(2):
+        made = operators(device, options.shrink)
+        for operator in made if turn == 0 else reversed([*made]):
+            row = measure(operator, device, options.seconds, meter)
+            append(options.output, {**conditions, "turn": turn, "unix_time_s": time.time(), **row})
+            print(line(row), flush=True)
+    return 0
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    fields = (
+        (1e6 * min(row["burst_call_s"]), 9, 1),
+        (1e6 * row["call_s"], 9, 1),
+        (row["power_w"], 6, 0),
+        (row.get("sm_clock_mhz"), 6, 0),
+        (None if row["call_j"] is None else 1e3 * row["call_j"], 8, 2),
+    )
+    told = (
+        f"{'–':>{width}}" if value is None else f"{value:>{width},.{digits}f}"
+        for value, width, digits in fields
+    )
+    return f"{row['name']:22} {row['shape']:>20} {' '.join(told)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
