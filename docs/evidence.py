@@ -74,9 +74,19 @@ def rebuild_all(into: Path) -> None:
             print(f"{name}: the checksums of {done.raw_files} raw files are right", flush=True)
 
 
+#: cells in whose layouts the engine was 3 to 5 % slower before commit e016694b, and that were
+#: measured again since
+SUPERSEDED = (
+    "tp1-pp1-dp2_mb1-gb8-bf16-zero1-overlap-compiled-torch_657776a8",
+    "tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9",
+    "tp2-pp1-dp1_mb1-gb8-bf16-zero1-sp-compiled-torch_30369d31",
+)
+
+
 def own_runs(rebuilt: Path) -> str:
     """What ``OWN_RUNS`` has to hold: all archives' cells that a projection can be fitted to."""
-    return own_text(collect(findings.sweeps_of(rebuilt)))
+    runs = collect(findings.sweeps_of(rebuilt))
+    return own_text(run for run in runs if not run.cell.endswith(SUPERSEDED))
 
 
 def fitted_to(rebuilt: Path) -> dict[Path, str]:
