@@ -80,7 +80,7 @@ def runs_in_words(runs: Sequence[Row]) -> str:
     if began[0].date() == began[-1].date():
         last = f"{began[-1]:%H:%M}"
     span = first if len(began) == 1 else f"{first} to {last}"
-    return f"{counted(len(runs), 'run')} ({len(done)} completed, begun {span} UTC)"
+    return f"{counted(len(runs), 'measured run')} ({len(done)} completed, begun {span} UTC)"
 
 
 def minute(moment: datetime) -> str:
@@ -105,13 +105,12 @@ def _steadiness(side: Side) -> str:
     told_of = f"{len(told) - len(drifts)} of {counted(len(told), 'completed run')} "
     told_of += "was steady" if len(told) == 1 else "were steady"
     if len(told) < len(done):
-        told_of += f" (of {len(done) - len(told)} more noise does not tell)"
+        told_of += f"; of {len(done) - len(told)} more noise does not tell"
     if not drifts:
         return f"{told_of}."
     low, high = significant(min(drifts), 2), significant(max(drifts), 2)
-    others, span = ("the others", f"{low} to {high}") if len(drifts) > 1 else ("the other", low)
-    if len(drifts) == len(done) == 1:
-        others = "it"
+    span = f"{low} to {high}" if len(drifts) > 1 else low
+    others = "those that were not" if len(drifts) > 1 else "the one that was not"
     return (
         f"{told_of}. In {others} step time drifted within the measured steps, by {span} %. All "
         "measured steps count in every run."

@@ -131,7 +131,7 @@ def test_one_run_a_side_has_no_interval(tmp_path):
         ({"invalid": ["gap"]}, "gap"),
         ({"values": {}}, "conclude"),
         ({"gpus": [{"uuid": f"GPU-{n}", "name": "NVIDIA H100"} for n in "12"]}, "on 2× NVIDIA"),
-        (None, "JSONDecodeError"),
+        (None, "damaged"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(sides, capsys, changed, told):

@@ -122,8 +122,9 @@ def test_a_command_is_disclosed_from_its_begin_to_its_end(run, tmp_path, capsys)
 
     assert main([str(run), str(run), "--output", str(tmp_path / "twice.md")]) == 1
     assert not (tmp_path / "twice.md").exists()
-    with pytest.raises(SystemExit):
-        main([str(run), "--pue", "1.2"])
+    for wrong in (["--pue", "1.2"], ["--pue", "0.9", "--pue-source", "nobody"]):
+        with pytest.raises(SystemExit):
+            main([str(run), *wrong])
     capsys.readouterr()
 
 
@@ -141,6 +142,8 @@ def test_a_sweep_is_disclosed_with_all_its_runs(tmp_path, capsys):
     # The counters of both GPUs, from the first to the last reading of each of the six runs.
     counted_j = 0.0
     with zipfile.ZipFile(SLOTS) as archive:
+        (first, *_) = (name for name in archive.namelist() if name.endswith("run1/ended.json"))
+        ended = json.loads(archive.read(first))
         counters = [name for name in archive.namelist() if name.endswith("-counters.csv")]
         for name in counters:
             rows = [*csv.DictReader(archive.read(name).decode().splitlines())]
@@ -159,6 +162,17 @@ def test_a_sweep_is_disclosed_with_all_its_runs(tmp_path, capsys):
     repeats = [job for job in jobs if job.cell == cell]
     hours = terms(repeats, 1e12, {})[1].value
     assert hours == pytest.approx(fmean(1e12 / job.tokens_per_s / 3600 for job in repeats))
+    # The first run's job, by its ended.json.
+    assert jobs[0].duration_s == pytest.approx(ended["ended_unix_s"] - ended["started_unix_s"])
     assert main([str(SLOTS), "--output", str(tmp_path / "disclosure.md")]) == 0
-    assert main([str(tmp_path), "--output", str(tmp_path / "nothing.md")]) == 1
+    with zipfile.ZipFile(SLOTS) as archive:
+        archive.extractall(tmp_path, [name for name in archive.namelist() if f"/{cell}/" in name])
+    estimate = tmp_path / "estimate.md"
+    assert main([str(tmp_path), "--tokens", "1e12", "--output", str(estimate)]) == 0
+    assert estimate.exists()
+    assert not estimate.with_suffix(".spdx.json").exists()
+    assert main([str(SLOTS), "--tokens", "1e12", "--output", str(estimate)]) == 1
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    assert main([str(nothing), "--output", str(tmp_path / "nothing.md")]) == 1
     capsys.readouterr()

@@ -71,8 +71,17 @@ def test_what_was_measured_before_the_disk_was_full_is_summed_up_later(small_dis
     assert conclude.main([str(run)]) == 1
     filler.unlink()
     assert conclude.main([str(run)]) == 0
-    assert measured(small_disk)["values"]["counted_steps"] > 5
+    record = measured(small_disk)
+    assert record["values"]["counted_steps"] > 5
+    assert record["limits"] == ["cut_off"]
     assert audit.main([str(run)]) == 0
+
+    # What was summed up is not lost where a file of it is.
+    for damage in (b"\0\0", b"\0\0\n"):
+        (run / "steps/log.csv").write_bytes(damage)
+        with pytest.raises(SystemExit):
+            conclude.main([str(run)])
+        assert measured(small_disk) == record
 
 
 def marked(mark: str) -> list[int]:
@@ -120,6 +129,7 @@ def test_a_kill_keeps_the_readings_and_leaves_no_process(tmp_path, victim):
     if victim == "measure":
         assert conclude.main([str(tmp_path / "run")]) == 0
     record = measured(tmp_path)
+    assert record["limits"] == ["cut_off"] * (victim == "measure")
     assert record["gpus"][0]["power_mean_w"] > 0
     assert audit.main([str(tmp_path / "run")]) == 0
 

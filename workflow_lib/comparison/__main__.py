@@ -56,6 +56,9 @@ def main(
             print(printable(measured.compare(chosen.a, chosen.b)))
             return 0
         if chosen.output is None:
+            for side in (chosen.a, chosen.b):
+                if not measured.holds_runs(side) and not (side / "cells.parquet").is_file():
+                    parser.error(f"{side} has no measured command, and no tables of a sweep")
             parser.error("sweeps need --output")
         errors = load_meters(chosen.meters)
         page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair, errors)

@@ -167,4 +167,4 @@ def _note(sides: Sequence[Sequence[Any]], lies: Design) -> str:
         return f"An interval needs {FEWEST_RUNS} runs a side; repeat both, by turns."
     if lies.one_sided_because:
         return f"Something may have acted on one side alone: {lies.one_sided_because}."
-    return "Dates and GPUs acted on both sides alike."
+    return "Dates and GPUs acted on both sides alike. A/B is of geometric means."

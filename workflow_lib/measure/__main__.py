@@ -29,7 +29,7 @@ from workflow_lib.measure import (
 )
 from workflow_lib.measure.allocation import find_allocation
 from workflow_lib.measure.command import Command
-from workflow_lib.measure.log_steps import LogSteps, PatternError, compiled, own_log
+from workflow_lib.measure.log_steps import PATTERNS, LogSteps, PatternError, compiled, own_log
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import write_json
 from workflow_lib.trainers import hook
@@ -173,7 +173,8 @@ def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) ->
         return ""
     if not log.exists():
         return f"no steps were seen: {log} does not exist"
-    return f"no steps were seen: no line of {log} has {options.pattern or 'a named pattern'}"
+    looked_for = options.pattern or f"a step as {', '.join(PATTERNS)} write it: give --pattern"
+    return f"no steps were seen: no line of {log} has {looked_for}"
 
 
 def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, str]:

@@ -132,6 +132,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
         known = json.loads(paths.measured.read_bytes())
         if known["ended_unix_s"] is None:
             known["ended_unix_s"] = summary.covered_unix_s(paths)[1]
+            known["limits"] = [*known.get("limits", ()), "cut_off"]
+        elif (
+            known["values"]
+            and not options.records
+            and (damage := summary.damage(paths.directory, known))
+        ):
+            parser.error(f"{damage}; restore it: {paths.measured} is left as it was")
         return int(not conclude(paths, known, options.records))
     except OSError as error:
         parser.error(f"{paths.directory} is no run of measure: {error.filename}: {error.strerror}")

@@ -95,7 +95,7 @@ def read_jobs(path: Path) -> Iterator[Job]:
     """
     jobs = 0
     for files in runs_below(path):
-        if files.record("measured.json") or files.record("environment.json"):
+        if files.read("measured.json") is not None or files.read("environment.json") is not None:
             jobs += 1
             yield read_job(files)
     if not jobs:
@@ -124,10 +124,11 @@ def read_job(files: Files) -> Job:
             why = "telemetry does not cover the energy of its GPUs"
         if why:
             raise DamagedError(why)
+        began, ended = record.get("job") or (record["started_unix_s"], record["ended_unix_s"])
         return Job(
             "/".join(files.name.split("/")[-2 if "cell" in record else -1 :]),
-            float(record["started_unix_s"]),
-            float(record["ended_unix_s"]),
+            float(began),
+            float(ended),
             Counter(str(gpu["name"]) for gpu in record["gpus"]),
             audit.values["energy_j"],
             record["values"].get("energy_per_token_j"),
@@ -141,7 +142,8 @@ def read_job(files: Files) -> Job:
 def _as_measured(files: Files) -> dict[str, Any]:
     """A run of a sweep, as ``measured.json`` has a command: from the first reading of every GPU to
     its last."""
-    nodes = (files.record("ended.json") or {}).get("nodes", [])
+    ended = files.record("ended.json") or {}
+    nodes = ended.get("nodes", [])
     starts: list[dict[str, Any]] = []
     spans: list[tuple[float, float]] = []
     for node in nodes:
@@ -159,6 +161,7 @@ def _as_measured(files: Files) -> dict[str, Any]:
     return {
         "cell": files.name.split("/")[-2],
         "nodes": nodes,
+        "job": (ended["started_unix_s"], ended["ended_unix_s"]),
         "started_unix_s": max(first for first, _ in spans),
         "ended_unix_s": min(last for _, last in spans),
         "gpus": [gpu for start in starts for gpu in start["gpus"]],
@@ -228,16 +231,16 @@ def _covered_s(jobs: Sequence[Job]) -> float:
 
 
 def _estimated(jobs: Sequence[Job], tokens: float) -> Iterator[Term]:
-    """Time and energy of so many tokens, by the steps of the jobs, each of which is a repeat.
-    Runs of sweeps that did not complete, and profiled ones, tell nothing of them."""
-    jobs = [job for job in jobs if job.token_j or not job.cell]
+    """Time and energy of so many tokens, by the steps of the jobs, each of which is a repeat."""
     if not jobs or not all(job.token_j and job.tokens_per_s for job in jobs):
         raise DamagedError(
             "--tokens needs the joules per token of every job; measure them with --tokens-per-step"
         )
     if len(kinds := {job.kind for job in jobs}) > 1:
+        listed = "".join(f"\n  {kind}" for kind in sorted(kinds))
         raise DamagedError(
-            f"--tokens needs jobs that are repeats, not {' and '.join(sorted(kinds))}"
+            "--tokens needs jobs that are repeats; name those of one of these, by the directory of "
+            f"a cell where they are runs of a sweep:{listed}"
         )
     count = jobs[0].gpu_count
     how = f"{_number(tokens)} tokens at the pace of the steps of {counted(len(jobs), 'job')}"
@@ -265,7 +268,8 @@ def _times(name: str, of: Term, by: tuple[float, str], unit: str, scale: float) 
     assert of.value is not None
     assert of.ends is not None
     factor = by[0] * scale
-    how = f"the line “{of.name}” times {by[0]:g} ({by[1]}); without what is not known, so at least"
+    per = f" {_GIVEN['grid'][1]}" if unit == "kg CO2e" else ""
+    how = f"the line “{of.name}” times {by[0]:g}{per} ({by[1]}); at least that, as not all is known"
     ends = of.ends[0] * factor, of.ends[1] * factor
     return Term(name, of.value * factor, unit, ends, "estimated", how)
 
@@ -281,7 +285,7 @@ def page(jobs: Sequence[Job], table: Sequence[Term]) -> str:
     listed = "; ".join(sorted({_in_words(job.gpus) for job in jobs}))
     known = {term.name: term for term in table}
     energy = known[_OF_GPUS]
-    rows = ["| term | value | at least, at most | | how |", "|---|---|---|---|---|"]
+    rows = ["| term | value | at least, at most | kind | how |", "|---|---|---|---|---|"]
     rows += [
         f"| {each.name} | {_value(each)} | {_ends(each)} | {each.kind} | {each.how} |"
         for each in table
@@ -298,19 +302,24 @@ def page(jobs: Sequence[Job], table: Sequence[Term]) -> str:
             "## EU AI Act, Annex XI, section 1, 2 (d) and (e)",
             "",
             f"- Computational resources: {_value(known['computation'])}; "
-            f"{_value(known['GPU-hours'])} of GPUs in {_value(known['training time'])}.",
+            f"{_value(known['GPU-hours'])} of GPUs in {_value(known['training time'])}, "
+            f"{energy.kind}.",
             f"- Energy consumption, {energy.kind}: {_value(energy)} ({_ends(energy)}), of the GPUs "
             "alone. The terms above that are not known come on top.",
             "",
             "## Model card",
             "",
             f"- **Hardware type:** {listed}",
-            f"- **Hours used:** {_value(known['GPU-hours'])} of GPUs",
+            f"- **Hours used:** {_value(known['GPU-hours'])} of GPUs, {energy.kind}",
             f"- **Energy:** {_value(energy)} ({_ends(energy)}), {energy.kind}, of the GPUs alone",
-            f"- **Carbon emitted:** {_value(emitted) if emitted else 'not known'}",
+            f"- **Carbon emitted:** {_at_least(emitted) if emitted else 'not known'}",
             "",
         ]
     )
+
+
+def _at_least(term: Term) -> str:
+    return f"{_value(term)} ({_ends(term)}), {term.kind}, of the GPUs alone, so at least that"
 
 
 def _value(term: Term) -> str:
@@ -391,24 +400,34 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych disclose"
             parser.error(
                 f"--{option} and --{option}-source are given together: a number and its source"
             )
+        if option == "pue" and value is not None and value < 1:
+            parser.error(
+                f"--pue is a facility's energy over that of its computers, so no {value:g}"
+            )
         if value is not None:
             given[option] = (value, " ".join(source.replace("|", "/").split()))
     try:
         jobs = [job for path in chosen["paths"] for job in read_jobs(path)]
         if len({job.started_unix_s for job in jobs}) < len(jobs):
             raise DamagedError("one job is named twice, or is a copy: its energy counts once")
+        if chosen["tokens"] is not None:
+            # Runs of sweeps that did not complete, and profiled ones, tell nothing of steps.
+            jobs = [job for job in jobs if job.token_j or not job.cell]
         table = terms(jobs, chosen["tokens"], given)
         output: Path = chosen["output"]
         with whole_file(output) as draft:
             draft.write_text(page(jobs, table), encoding="utf-8")
-        beside = output.with_suffix(".spdx.json")
-        with whole_file(beside) as draft:
-            draft.write_text(json.dumps(spdx(table), indent=1) + "\n", encoding="utf-8")
+        said = [f"{output}"]
+        if chosen["tokens"] is None:  # SPDX has no word for an estimate
+            beside = output.with_suffix(".spdx.json")
+            with whole_file(beside) as draft:
+                draft.write_text(json.dumps(spdx(table), indent=1) + "\n", encoding="utf-8")
+            said.append(f"{beside} for an SPDX document")
     except (DamagedError, OSError) as error:
         return report_error("disclose", error)
     for term in table:
         print(f"{term.name:38} {_value(term):>18}  {term.kind}")
-    print(f"{output}, and {beside} for an SPDX document")
+    print(", and ".join(said))
     return 0
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.audit import Audit, Clock, DamagedError, Files, Row, read_file
+from workflow_lib.audit import RECORDS, Audit, Clock, DamagedError, Files, Row, read_file
 from workflow_lib.records.openmetrics import Family, Sample, text_of
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import THROTTLES
@@ -375,6 +375,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych export") 
     """Write a run for other programs; returns the exit code."""
     parser = command_line(prog)
     options = parser.parse_args(arguments)
+    if not any((options.directory / name).is_file() for name in RECORDS):
+        parser.error(
+            f"{options.directory} is no run's directory: it has no {' and no '.join(RECORDS)}"
+        )
     try:
         content = FORMATS[options.to](options.directory.absolute()).encode()
         with whole_file(options.output) as path:

@@ -135,6 +135,16 @@ def summarise(directory: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
+def damage(directory: Path, known: Mapping[str, Any]) -> str:
+    """Which file of a run that was summed up before cannot be read now; "" if all can."""
+    for name in known["steps"]:
+        whole = b"\n" in (read_file(directory, name) or b"")
+        if not whole or name not in step_files(directory)[1]:
+            return f"{directory / name} is missing or damaged"
+    record = summarise(directory, known)
+    return str(record["invalid"][0]) if "damaged" in record["missing"].values() else ""
+
+
 def _other_tokens(directory: Path, files: Sequence[str], tokens_per_step: int | None) -> str:
     """Why the tokens of the command line are not those that the ranks told; "" if they are."""
     of_ranks = []
@@ -264,7 +274,8 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
     energy_j = values.get("energy_j")
     if energy_j is not None:
         lines.append(
-            f"energy    {_si(energy_j, 'J')} in that time, {values['power_mean_w']:.1f} W, of "
+            f"energy    {_si(energy_j, 'J')} in {values['measured_duration_s']:.1f} s, "
+            f"{values['power_mean_w']:.1f} W, of "
             f"{counted(len(gpus), 'GPU')} on {counted(len(record['nodes']), 'node')}, by their "
             "own sensors"
         )
@@ -300,6 +311,7 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
 
 #: code of ``limits`` → what such a recording cannot tell
 LIMITS = {
+    "cut_off": "its end was not recorded, so this is summed up to its last reading",
     "readings_far_apart": "readings are more than 1 s apart: what changes faster is not seen",
     "times_assumed": "the recording has no times: they were counted from what you said",
     "means_of_windows": "power is a mean over each window: what changes within is not seen",
@@ -322,8 +334,8 @@ def _time_line(record: Mapping[str, Any]) -> str:
     line = f"time      {whole_s:.1f} s"
     if steps := values.get("counted_steps"):
         line += (
-            f", of which {steps} steps of {values['step_time_s']:.4g} s in "
-            f"{values['measured_duration_s']:.1f} s count (by {RUNGS[record['rung']]})"
+            f", of which {steps} steps in {values['measured_duration_s']:.1f} s count, with a "
+            f"median of {values['step_time_s']:.4g} s (by {RUNGS[record['rung']]})"
         )
     if record.get("signal"):
         return f"{line}; signal {record['signal']} ended the command"

@@ -169,12 +169,17 @@ def read_measured(directory: Path) -> dict[str, Any]:
     """A command's ``measured.json``, and its ``directory``. Raises RecordError."""
     path = RunPaths(directory).measured
     try:
-        run: dict[str, Any] = json.loads(path.read_bytes())
+        run = json.loads(path.read_bytes())
+        if not isinstance(run, dict):
+            raise TypeError("it is no object")
         return {"directory": directory, "window_unix_s": None} | run | {n: run[n] for n in _NEEDED}
     except FileNotFoundError:
         raise RecordError(f"{directory} has no {path.name}; name a run's directory") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is no record of a measured command: {error!r}") from None
+    except ValueError as error:
+        why = f"is damaged ({error}); restore it, or leave this run out"
+        raise RecordError(f"{path} {why}") from None
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{path} is no record of a measured command: {error}") from None
 
 
 def _decode(plain: Any, kind: Any, where: str) -> Any:

@@ -49,7 +49,7 @@ def main(
 ) -> int:
     """Run a command; returns the exit code, 1 after one message on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] not in ("figures", "page", "measured") and Path(words[0]).is_dir():
+    if words and words[0] not in ("figures", "page", "measured", "-h", "--help"):
         words.insert(0, "measured")
     chosen = command_line(prog).parse_args(words)
     try:

@@ -43,7 +43,10 @@ TELEMETRY_TIMEOUT_S = 120.0
 
 #: how names of records end: of tables, JSON and compressed traces
 _RECORDS = (".csv", ".json", ".gz")
-_PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy", "torchao")
+_PACKAGES = (
+    *("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy", "torchao"),
+    *("torchtitan", "megatron-core", "transformers", "accelerate"),
+)
 
 
 class TakenError(RuntimeError):
