@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -109,7 +108,7 @@ def test_a_job_asks_for_the_longest_that_assumed_steps_may_take_times_the_margin
 @pytest.fixture
 def projected(monkeypatch):
     """Steps of 10 s, between 8 and 20 s, whatever the cell."""
-    time = SimpleNamespace(median_s=10.0, low_s=8.0, high_s=20.0, kind="own")
+    time = feasibility.StepTime(10.0, 8.0, 20.0, "projected", "own")
     monkeypatch.setattr(feasibility, "_projection", lambda: lambda cell: time)
 
 

@@ -54,11 +54,11 @@ def test_a_cell_that_was_measured_is_projected_to_what_it_took():
         own = layout(each.cell)
         alike = [run for run in runs if replace(run.layout, machine=own.machine) == own]
         took_s = [run.step_time_s for run in alike if run.gpu == own.machine.gpu]
-        assert time.median_s == pytest.approx(sum(took_s) / len(took_s), rel=0.01)
+        assert time.s == pytest.approx(sum(took_s) / len(took_s), rel=0.01)
         assert time.low_s < min(took_s) <= max(took_s) < time.high_s
         # Hosts of one kind differ by 0.9 %.
-        assert time.low_s < time.median_s / 1.015
-        assert time.high_s > time.median_s * 1.015
+        assert time.low_s < time.s / 1.015
+        assert time.high_s > time.s * 1.015
 
 
 def test_what_no_run_says_anything_of_is_not_projected():
@@ -83,7 +83,7 @@ def test_stages_that_are_divided_by_work_are_projected_so():
     even, by_work = (step_time(each.cell) for each in SWEEPS["evidence-stages-x2"].cells)
     assert by_work.low_s < 65_536 / (2 * 9_440) < by_work.high_s
     # The last stage, whose head takes as long as two layers, has one layer less of 16.
-    assert 0.94 < by_work.median_s / even.median_s < 0.96
+    assert 0.94 < by_work.s / even.s < 0.96
 
 
 def test_nor_are_emulated_nodes_of_which_the_plan_says_so():
@@ -118,10 +118,10 @@ def test_a_cell_has_one_estimate_wherever_it_is_named(tmp_path, capsys):
         for row in (of_sweep, of_platform):
             assert row["step_time_source"] == "projected"
             ends = [row[f"step_time_{end}s"] for end in ("", "low_", "high_")]
-            assert ends == [time.median_s, time.low_s, time.high_s]
+            assert ends == [time.s, time.low_s, time.high_s]
             assert row["time_limit_min"] == planned.estimate.time_limit_min
         # In the sweep's own plan, from which the report's table comes, and in the job's script.
-        assert page_row(of_sweep, "cell")["step_time_s"] == significant(time.median_s)
+        assert page_row(of_sweep, "cell")["step_time_s"] == significant(time.s)
         render_run(STUDY, planned, 1, tmp_path, ROOT)
         script = (run_directory(tmp_path, planned.cell.id, 1) / "job.sh").read_text()
         assert f"#SBATCH --time={of_platform['time_limit_min']}\n" in script
@@ -132,7 +132,7 @@ def test_gpu_hours_and_time_limits_follow_the_projected_time():
     cell, cost, time = planned.cell, planned.estimate, step_time(planned.cell)
     steps = cell.training.warmup_steps + cell.training.measured_steps
     waits_s = 120 + cell.telemetry.idle_baseline_s + cell.telemetry.cool_down_limit_s
-    assert cost.run_time_s == pytest.approx(waits_s + steps * time.median_s)
+    assert cost.run_time_s == pytest.approx(waits_s + steps * time.s)
     assert cost.gpu_hours(cell, 3) == pytest.approx(3 * 2 * cost.run_time_s / 3600)
     longest_min = 2 * (waits_s + steps * time.high_s) / 60
     assert cost.time_limit_min == max(15, math.ceil(longest_min))

@@ -7,7 +7,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 from workflow_lib import formulas, memory, pipelines
 from workflow_lib.config import Platform
@@ -45,19 +45,6 @@ STARTUP_S = 120.0
 LEAST_TIME_LIMIT_MIN = 15
 #: alternating sampling rates are compared within a round, so a spread needs at least two rounds
 LEAST_ROUNDS = 2
-
-
-class Projection(Protocol):
-    """Seconds of a step: the median, the ends of an interval, and for which layouts that is."""
-
-    @property
-    def median_s(self) -> float: ...
-    @property
-    def low_s(self) -> float: ...
-    @property
-    def high_s(self) -> float: ...
-    @property
-    def kind(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -252,9 +239,9 @@ def _asked_min(run_time_s: float, platform: Platform) -> int:
 
 
 @functools.cache
-def _projection() -> Callable[[Cell], Projection | None]:
+def _projection() -> Callable[[Cell], StepTime | None]:
     return cast(
-        "Callable[[Cell], Projection | None]",
+        "Callable[[Cell], StepTime | None]",
         importlib.import_module(f"workflow_lib.{PROJECTION}").step_time,
     )
 
@@ -267,9 +254,7 @@ def step_time(cell: Cell, platform: Platform) -> StepTime | None:
     """
     projected = _projection()(cell) if cell.training.trainer == NATIVE else None
     if projected is not None:
-        return StepTime(
-            projected.median_s, projected.low_s, projected.high_s, "projected", projected.kind
-        )
+        return projected
     seconds = _assumed_s(cell, platform)
     if seconds is None:
         return None

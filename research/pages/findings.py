@@ -11,7 +11,7 @@ from research.pages import parts
 from research.pages.tables import document
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.sides import Side, read_side, read_sides
-from workflow_lib.comparison.verdicts import is_told_apart
+from workflow_lib.comparison.verdicts import TOLD_APART
 from workflow_lib.records.columns import Column
 from workflow_lib.records.paths import SweepPaths
 from workflow_lib.records.training import NATIVE
@@ -77,7 +77,7 @@ def headline(rebuilt: Path) -> str:
     named = parts.names_of(layouts.cells)
     first, second, *_ = _by_speed(layouts.cells)
     row = _contrast(first, second, layouts, "tokens_per_s_per_gpu")
-    if not is_told_apart(row):
+    if row["verdict"] not in TOLD_APART:
         raise ValueError(f"the fastest layout is not told apart: {row['in_words']}")
     return (
         f"On {first['gpus']} {first['gpu_name']} of one host, {first['completed']} runs each, "
@@ -116,7 +116,7 @@ def trainers(rebuilt: Path) -> str:
         for cell in cells
     )
     row = _contrast(cells[0], cells[1], side, "tokens_per_j")
-    apart = "are told apart" if is_told_apart(row) else "are not told apart"
+    apart = "are told apart" if row["verdict"] in TOLD_APART else "are not told apart"
     return (
         f"A token of Llama 3 8B costs on {cells[0]['gpus']} {cells[0]['gpu_name']}, with weights "
         f"and optimizer divided, by trainer: {told}. The first two {apart}."

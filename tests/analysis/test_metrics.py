@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from workflow_lib.analysis import metrics
+from workflow_lib.analysis import metrics, run_row
 from workflow_lib.analysis.metrics import Window
 
 RECORDING = Path(__file__).parents[1] / "data" / "h200x8_gemm_allreduce.csv"
@@ -117,6 +117,5 @@ def test_quantiles_are_interpolated():
 
 def test_mfu_of_a_published_run():
     # 10 682 tokens/s a GPU at 5.79e10 FLOPs a token is 618.5 TFLOP/s, 62.5 % of 989.4.
-    assert metrics.model_flops_utilisation(10_682, 5.79e10, 989.4e12) == pytest.approx(
-        0.625, abs=1e-3
-    )
+    utilisation, _ = run_row._utilisation(10_682, 5.79e10, (989.4e12, ""))
+    assert utilisation == pytest.approx(0.625, abs=1e-3)

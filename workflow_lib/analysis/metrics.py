@@ -133,35 +133,3 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
-def model_flops_utilisation(
-    tokens_per_s_per_gpu: float, flops_per_token: float, peak_flops_per_s: float
-) -> float:
-    """MFU: the model FLOPs that a GPU trained in a second, divided by its peak.
-
-    It is defined in arXiv 2204.02311, section 4.1; :class:`workflow_lib.formulas.Flops` says which
-    FLOPs count. Those of recomputation do not.
-    """
-    return tokens_per_s_per_gpu * flops_per_token / peak_flops_per_s
-
-
-def energy_delay_product_js(energy_j: float, steps: int, step_time_s: float) -> float:
-    """Energy of a mean step times the time of a step, in J·s (Gonzalez and Horowitz, IEEE Journal
-    of Solid-State Circuits 31(9), 1996)."""
-    return energy_j / steps * step_time_s
-
-
-def samples_per_s_per_mj(samples_per_s: float, energy_j: float, steps: int) -> float:
-    """The efficiency of arXiv 2509.10371: sequences per second divided by the megajoules of a step.
-
-    That paper measured one step. Here the energy is that of a mean step, so that the value does not
-    depend on how many steps were measured. Energy already contains the step's time, so time counts
-    twice: half the speed at the same power is a quarter of the efficiency.
-    """
-    return samples_per_s / (energy_j / steps / 1e6)
-
-
-def spread(values: Sequence[float]) -> float:
-    """The highest value minus the lowest."""
-    return max(values) - min(values)

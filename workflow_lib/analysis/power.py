@@ -62,10 +62,10 @@ def power_values(
         "tokens_per_j": lambda j: steps.tokens / j,
         "energy_per_token_j": lambda j: j / steps.tokens,
         "energy_per_step_j": lambda j: j / counted,
-        "energy_delay_product_js": lambda j: metrics.energy_delay_product_js(
-            j, counted, step_time_s
-        ),
-        "samples_per_s_per_mj": lambda j: metrics.samples_per_s_per_mj(samples_per_s, j, counted),
+        # Gonzalez and Horowitz, IEEE Journal of Solid-State Circuits 31(9), 1996; of a mean step.
+        "energy_delay_product_js": lambda j: j / counted * step_time_s,
+        # The efficiency of arXiv 2509.10371, of a mean step. Time counts twice in it.
+        "samples_per_s_per_mj": lambda j: samples_per_s / (j / counted / 1e6),
     }
     energy_j, reason = energy
     if energy_j is not None and energy_j <= 0:
@@ -145,7 +145,7 @@ def _idle_power_w(cell: Cell, nodes: Sequence[Node]) -> Known:
 def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
     """The largest difference in mean temperature between two GPUs of one node, in °C."""
     spreads = [
-        combined(node.gpus, "temperature_mean_c", metrics.spread)
+        combined(node.gpus, "temperature_mean_c", lambda of_gpus: max(of_gpus) - min(of_gpus))
         for node in nodes
         if len(node.gpus) > 1
     ]

@@ -285,7 +285,8 @@ def _utilisation(tokens_per_s_per_gpu: float, flops_per_token: float, peak: Know
     flops_per_s, reason = peak
     if flops_per_s is None:
         return None, reason
-    return metrics.model_flops_utilisation(tokens_per_s_per_gpu, flops_per_token, flops_per_s), ""
+    # As arXiv 2204.02311, section 4.1, defines it; recomputation does not count.
+    return tokens_per_s_per_gpu * flops_per_token / flops_per_s, ""
 
 
 def _peak(cell: Cell, steps: Steps, precision: Precision) -> Known:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from workflow_lib.comparison.matching import BEST
 from workflow_lib.comparison.measures import RATIO, contrast, is_ratio
-from workflow_lib.comparison.verdicts import is_told_apart
+from workflow_lib.comparison.verdicts import TOLD_APART
 from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry, parts, slug
@@ -200,10 +200,7 @@ def _dots(axes: Axes, rows: Mapping[int, Mapping[str, Any]]) -> None:
     """Draw estimates with their whiskers; the keys of ``rows`` are line numbers."""
     if not rows:
         return
-    colours = {
-        number: _COLOURS.get(row["verdict"], style.GREY) if is_told_apart(row) else style.GREY
-        for number, row in rows.items()
-    }
+    colours = {number: _COLOURS.get(row["verdict"], style.GREY) for number, row in rows.items()}
     for ends, width in ((("wide_low", "wide_high"), 0.6), (("low", "high"), 1.8)):
         known = [number for number, row in rows.items() if row[ends[0]] is not None]
         low, high = ([rows[number][end] for number in known] for end in ends)
@@ -216,7 +213,7 @@ def _dots(axes: Axes, rows: Mapping[int, Mapping[str, Any]]) -> None:
             some,
             s=16,
             marker=marker,
-            facecolors=[colours[n] if is_told_apart(rows[n]) else "white" for n in some],
+            facecolors=[colours[n] if rows[n]["verdict"] in TOLD_APART else "white" for n in some],
             edgecolors=[colours[n] for n in some],
             linewidths=0.9,
             zorder=3,

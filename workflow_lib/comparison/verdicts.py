@@ -353,8 +353,3 @@ def widened(low: float, high: float, over: float, under: float) -> tuple[float, 
 
 def _no_error(why: Reason) -> dict[str, Reason]:
     return dict.fromkeys(("sensors_low", "sensors_high"), why)
-
-
-def is_told_apart(row: Mapping[str, Any]) -> bool:
-    """Whether a row of COMPARISON tells both sides apart."""
-    return row["verdict"] in TOLD_APART

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from workflow_lib.feasibility import StepTime
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
 from workflow_lib.projection.kinds import Widths
@@ -27,17 +28,6 @@ CONTRASTED = (
 )
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Seconds of a step: the median, and an interval that should hold 90 % of runs."""
-
-    median_s: float
-    low_s: float
-    high_s: float
-    #: one of :data:`workflow_lib.feasibility.INTERVAL_KINDS`
-    kind: str = "own"
-
-
 def step_time(cell: Cell) -> StepTime | None:
     """Of a cell with a :func:`layout`; None where it has none, and where no run on its GPU was
     fitted.
@@ -54,7 +44,7 @@ def step_time(cell: Cell) -> StepTime | None:
     widths = stack.widths_of(of_cell, time)
     low, high = widths.interval(time.median_s, time.sd, COVERAGE)
     median_s, low_s, high_s = (float(f"{s:.{_DIGITS}g}") for s in (time.median_s, low, high))
-    return StepTime(median_s, low_s, high_s, widths.kind)
+    return StepTime(median_s, low_s, high_s, "projected", widths.kind)
 
 
 def layout(cell: Cell) -> Layout | None:

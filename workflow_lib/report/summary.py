@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
-from workflow_lib.comparison.verdicts import WITH_INTERVAL, is_told_apart, rows
+from workflow_lib.comparison.verdicts import TOLD_APART, WITH_INTERVAL, rows
 from workflow_lib.records import cell_axes
 from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.report.figures.cell_names import Row, completed, natural
@@ -139,9 +139,7 @@ def _leader(
         judged = rows([Pair(NAMED, best, cell, measure) for cell in others], side, side)
         pairs = list(zip(others, judged, strict=True))
         # Fewer each time: verdicts need not be an order.
-        ahead = {
-            cell["cell"] for cell, row in pairs if is_told_apart(row) and row["verdict"] != better
-        }
+        ahead = {cell["cell"] for cell, row in pairs if row["verdict"] in TOLD_APART - {better}}
         left = [cell for cell in left if cell["cell"] in ahead]
         if not left:
             return best, [(cell, row, row["verdict"] == better) for cell, row in pairs]

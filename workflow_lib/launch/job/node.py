@@ -32,7 +32,7 @@ from workflow_lib.records.files import read_if_there, read_json, read_record
 from workflow_lib.records.nodes import CoolDown, TelemetryStart
 from workflow_lib.records.outcomes import EndedRecord, JobRecord
 from workflow_lib.records.paths import RunPaths, code_sha256, node_name
-from workflow_lib.records.reading import RecordError
+from workflow_lib.records.reading import RecordError, end_of_file
 from workflow_lib.records.telemetry_columns import GPU_SAMPLES
 from workflow_lib.records.whole_files import write_json
 
@@ -276,10 +276,7 @@ def _hottest_c(paths: RunPaths) -> float | None:
 
 def _latest_c(path: Path) -> dict[int, float]:
     """GPU → the last temperature, in °C, in the last 128 KiB of a node's samples."""
-    with path.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - _TAIL_BYTES))
-        text = stream.read(_TAIL_BYTES).decode("ascii", "replace")
+    text = end_of_file(path, _TAIL_BYTES).decode("ascii", "replace")
     latest = {}
     # The first line is the header or incomplete. The text after the last newline is incomplete.
     for line in text.split("\n")[1:-1]:
