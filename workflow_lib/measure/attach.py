@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -142,3 +143,7 @@ def attach(options: argparse.Namespace) -> int:
         known.update(exit_code=job.exit_code, signal=job.signal)
     problems.append(follower.problem if follower else "")
     return int(not conclude.conclude(paths, known, options.records, filter(None, problems)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

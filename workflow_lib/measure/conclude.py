@@ -149,3 +149,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych conclude"
 def say(sentence: str) -> None:
     """Print a sentence where the command's output is not."""
     print(f"triptych measure: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -428,3 +429,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych disclose"
         print(f"{term.name:38} {_value(term):>18}  {term.kind}")
     print(", and ".join(said))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,7 @@ import argparse
 import gzip
 import json
 import statistics
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -388,3 +389,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych export") 
         parser.error(f"{error.filename}: {error.strerror}; name a run's directory")
     print(options.output)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

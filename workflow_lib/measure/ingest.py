@@ -16,6 +16,7 @@ import json
 import math
 import re
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -374,3 +375,7 @@ def _value(text: str, unit: str) -> float | None:
     if own_unit not in ("", unit, "%"):
         raise ValueError(f"{text!r} is not in {unit}")
     return float(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

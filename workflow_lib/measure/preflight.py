@@ -302,3 +302,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych preflight
     for line in lines_of(record, problems, records):
         conclude.say(line)
     return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

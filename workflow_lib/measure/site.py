@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -161,3 +162,7 @@ def _stop_sampler(paths: RunPaths, node: str) -> None:
     until_s = time.monotonic() + _END_S
     while not paths.telemetry_end(node).exists() and time.monotonic() < until_s:
         time.sleep(_LOOK_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
