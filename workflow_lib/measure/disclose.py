@@ -418,8 +418,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "triptych disclose"
         with whole_file(output) as draft:
             draft.write_text(page(jobs, table), encoding="utf-8")
         said = [f"{output}"]
-        if chosen["tokens"] is None:  # SPDX has no word for an estimate
-            beside = output.with_suffix(".spdx.json")
+        beside = output.with_suffix(".spdx.json")
+        if chosen["tokens"] is not None:  # SPDX has no word for an estimate
+            beside.unlink(missing_ok=True)  # of another disclosure of this name
+        else:
             with whole_file(beside) as draft:
                 draft.write_text(json.dumps(spdx(table), indent=1) + "\n", encoding="utf-8")
             said.append(f"{beside} for an SPDX document")

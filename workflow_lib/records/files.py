@@ -178,7 +178,9 @@ def read_measured(directory: Path) -> dict[str, Any]:
     except ValueError as error:
         why = f"is damaged ({error}); restore it, or leave this run out"
         raise RecordError(f"{path} {why}") from None
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
+        raise RecordError(f"{path} is no record of a measured command: no {error}") from None
+    except TypeError as error:
         raise RecordError(f"{path} is no record of a measured command: {error}") from None
 
 

@@ -111,7 +111,8 @@ def _kernels(batches: Batches, notes: Notes) -> pl.DataFrame:
     )
     launches, kernels = batches.launches.frame(), batches.kernels.frame()
     if not launches["correlation"].has_nulls():
-        earlier = pl.col("correlation") < launches["correlation"].min()
+        number = pl.col("correlation")
+        earlier = (number < launches["correlation"].min()) & (number > 0)
         kept = kernels.filter(earlier.not_().fill_null(value=True))
         if count := kernels.height - kept.height:
             notes.add("a kernel was launched before the profiler was on, and was left out", count)
