@@ -13,13 +13,12 @@ from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product, make_products, runs_of
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.cells import expand_study
+from workflow_lib.config.mistakes import nearest
 from workflow_lib.records.checksums import sha256_of
 from workflow_lib.safety import printable
 from workflow_lib.study import load_study, lookup
 from workflow_lib.words import counted
 
-#: how many archives a message lists at most
-_LISTED = 20
 #: how many files that an archive does not hold are named; one that was packed without tables holds
 #: none of them
 _NAMED = 10
@@ -63,10 +62,9 @@ def find_archive(named: str, directories: Sequence[Path]) -> Path:
     for path in (place / name for place in places for name in names):
         if path.is_file():
             return path
-    there = sorted(path for directory in directories for path in directory.glob("*.zip"))
-    listed = ", ".join(f"{path.stem} ({path})" for path in there[:_LISTED]) or "none"
-    looked = ", ".join(str(directory) for directory in directories)
-    raise ArchiveError(f"no archive is called {plain!r}; in {looked} there are: {listed}")
+    there = {path.stem for directory in directories for path in directory.glob("*.zip")}
+    looked = " or ".join(str(directory) for directory in directories)
+    raise ArchiveError(f"no archive is called {plain!r} in {looked}; {nearest(plain, there)}")
 
 
 def rebuild(
