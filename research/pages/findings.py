@@ -27,6 +27,7 @@ NAME = "llama3-8b-on-two-h200.md"
 NOTICE = "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->"
 LAYOUTS, OVERLAP = "evidence-llama3-8b-x2", "evidence-overlap-x2"
 TRAINERS = "evidence-trainers-8b-x2"
+TRAINERS_LAYOUTS = "evidence-trainers-layouts-x2"
 #: has the two fastest layouts again, in runs that recorded what the allocator did
 AGAIN = "evidence-fp8-8b-x2"
 

@@ -8,6 +8,7 @@ clocks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -57,9 +58,14 @@ def page(rebuilt: Path) -> str:
         "\n".join(links(layouts)),
         "## Memory",
         "Of the fullest GPU, in 10⁹ bytes, the largest of a layout's runs of the whole Llama 3 8B "
-        f"on two GPUs (`{findings.AGAIN}`). “At least” means that "
-        "ranks asked the driver after the allocator had returned blocks.",
-        "\n".join(memory(findings.directory_of(rebuilt, findings.AGAIN))),
+        f"on two GPUs (`{findings.AGAIN}` and `{findings.TRAINERS_LAYOUTS}`). “At least” means "
+        "that ranks asked the driver after the allocator had returned blocks.",
+        "\n".join(
+            memory(
+                findings.directory_of(rebuilt, findings.AGAIN),
+                findings.directory_of(rebuilt, findings.TRAINERS_LAYOUTS),
+            )
+        ),
         "## What the sampler takes",
         "CPU time of the busiest node's sampler over the measured steps, as a share of one core, "
         "at 10 readings of each GPU a second.",
@@ -158,14 +164,14 @@ def arithmetic(cell: Cell) -> tuple[float, str] | None:
     return None
 
 
-def memory(sweep: Path) -> Iterator[str]:
+def memory(*sweeps: Path) -> Iterator[str]:
     """Lines of the table of the memory of each cell, and a sentence on what is not allocated."""
-    plan = read_table(SweepPaths(sweep).plan, PLAN).to_dicts()
-    expected = {row["cell"]: row["memory_used_per_gpu_bytes"] for row in plan}
+    plans = (read_table(SweepPaths(sweep).plan, PLAN).to_dicts() for sweep in sweeps)
+    expected = {row["cell"]: row["memory_used_per_gpu_bytes"] for plan in plans for row in plan}
     runtimes, kept = list[float](), list[float]()
     yield "| layout | allocated | reserved | used | expected over used, less 1 | runs |"
     yield "|---|---|---|---|---|---|"
-    for identity, label, own in _of_cells(sweep):
+    for identity, label, own in chain.from_iterable(map(_of_cells, sweeps)):
         known = [[run[name] for run in own] for name in _MEMORY]
         if not own or any(None in values for values in (*known, [expected[identity]])):
             continue
