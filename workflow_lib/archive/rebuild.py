@@ -13,10 +13,9 @@ from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product, make_products, runs_of
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.cells import expand_study
-from workflow_lib.config.mistakes import nearest
 from workflow_lib.records.checksums import sha256_of
 from workflow_lib.safety import printable
-from workflow_lib.study import load_study, lookup
+from workflow_lib.study import load_study, lookup, remedy
 from workflow_lib.words import counted
 
 #: how many files that an archive does not hold are named; one that was packed without tables holds
@@ -64,7 +63,9 @@ def find_archive(named: str, directories: Sequence[Path]) -> Path:
             return path
     there = {path.stem for directory in directories for path in directory.glob("*.zip")}
     looked = " or ".join(str(directory) for directory in directories)
-    raise ArchiveError(f"no archive is called {plain!r} in {looked}; {nearest(plain, there)}")
+    raise ArchiveError(
+        f"no archive is called {plain!r} in {looked}; {remedy('archive', plain, there)}"
+    )
 
 
 def rebuild(
