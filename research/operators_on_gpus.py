@@ -17,12 +17,13 @@ import argparse
 import os
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -34,6 +35,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.measuring.parts import append
+from research.measuring import readings
 
 TOKENS, HIDDEN, FEED_FORWARD, VOCABULARY = 8192, 4096, 14336, 128256
 HEADS, KV_HEADS, HEAD_DIMENSION = 32, 8, 128
@@ -62,9 +64,16 @@ class Operator(NamedTuple):
     call: Callable[[], Any]
 
 
+class Times(NamedTuple):
+    """Seconds a call in each piece of some work, and when it began and ended, wall clock."""
+
+    call_s: list[float]
+    began_unix_s: float
+    ended_unix_s: float
+
+
 def operators(device: torch.device, shrink: int) -> Iterator[Operator]:
-    """Each with its inputs, which are given back before the next; ``shrink`` divides sizes, for
-    tests."""
+    """Each with its inputs, 10 GB of all together; ``shrink`` divides sizes, for tests."""
 
     def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.randn(*shape, device=device, dtype=dtype)
@@ -129,18 +138,10 @@ def operators(device: torch.device, shrink: int) -> Iterator[Operator]:
 
 
 class Meter:
-    """Renewals of a GPU's energy counter, and its clock and temperature, read by a thread."""
+    """A GPU's energy counter, clock and temperature, while it works."""
 
     def __init__(self) -> None:
-        from research.measuring import readings
-
-        self.nvml, handles = readings.open_handles()
-        self.handle = handles[0]
-        #: (monotonic s, J) of each renewal
-        self.renewals: list[tuple[float, float]] = []
-        #: (monotonic s, MHz, °C)
-        self.clocks: list[tuple[float, int, int]] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self.nvml, (self.handle, *_) = readings.open_handles()
 
     def what(self) -> dict[str, Any]:
         """The GPU, its driver and its limit."""
@@ -152,28 +153,33 @@ class Meter:
             "sm_clock_max_mhz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
         }
 
-    def _read(self) -> None:
-        nvml, handle, last, asked = self.nvml, self.handle, None, 0.0
-        while True:
-            value, now = nvml.nvmlDeviceGetTotalEnergyConsumption(handle), time.monotonic()
-            if value != last:
-                self.renewals.append((now, value / 1e3))
-                last = value
-            if now - asked > 0.05:
-                clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
-                warm = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-                self.clocks.append((now, clock, warm))
-                asked = now
-            time.sleep(0.004)
-
-    def between(self, start: float, end: float) -> dict[str, Any]:
-        """Power, clock and temperature over a span of monotonic seconds."""
-        clocks = [(mhz, warm) for at, mhz, warm in self.clocks if start <= at <= end]
-        return {
-            "power_w": mean_power_w(self.renewals, start, end),
-            "sm_clock_mhz": statistics.fmean(mhz for mhz, _ in clocks) if clocks else None,
-            "temperature_c": [warm for _, warm in clocks[:: max(1, len(clocks) - 1)]],
+    def during(self, work: Callable[[], Times]) -> tuple[Times, dict[str, Any]]:
+        """The times of some work, and power, clock and temperature in it. Raises NVML's errors."""
+        stop = Event()
+        with ThreadPoolExecutor(2) as pool:
+            changes = pool.submit(
+                readings.changes_of, self.nvml, readings.ENERGY, self.handle, stop
+            )
+            clocks = pool.submit(self._clocks, stop)
+            try:
+                times = work()
+            finally:
+                stop.set()
+        clocks_mhz, temperatures_c = zip(*clocks.result(), strict=True)
+        return times, {
+            "power_w": mean_power_w(changes.result(), times.began_unix_s, times.ended_unix_s),
+            "sm_clock_mhz": statistics.fmean(clocks_mhz),
+            "temperature_c": [temperatures_c[0], temperatures_c[-1]],
         }
+
+    def _clocks(self, stop: Event) -> list[tuple[int, int]]:
+        nvml, handle = self.nvml, self.handle
+        seen: list[tuple[int, int]] = []
+        while not seen or not stop.wait(0.05):
+            clock_mhz = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+            warm_c = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            seen.append((clock_mhz, warm_c))
+        return seen
 
 
 def mean_power_w(renewals: Sequence[tuple[float, float]], start: float, end: float) -> float | None:
@@ -206,8 +212,8 @@ class Clocked:
             torch.cuda.synchronize()
         return time.monotonic() - began
 
-    def times(self, seconds: float) -> tuple[list[float], float, float]:
-        """Seconds a call in each piece of a span, and the span's ends, monotonic."""
+    def times(self, seconds: float) -> Times:
+        """Of calls for so many seconds."""
         marks: list[Any] = []
 
         def mark() -> None:
@@ -217,9 +223,9 @@ class Clocked:
             else:
                 marks.append(time.monotonic())
 
-        began = time.monotonic()
+        began = time.time()
         mark()
-        while time.monotonic() - began < seconds:
+        while time.time() - began < seconds:
             for _ in range(self.piece):
                 self.call()
             mark()
@@ -227,11 +233,9 @@ class Clocked:
                 marks[-_QUEUED].synchronize()
         if self.on_gpu:
             torch.cuda.synchronize()
-        ended = time.monotonic()
-        pairs = pairwise(marks)
-        if self.on_gpu:
-            return [a.elapsed_time(b) / 1e3 / self.piece for a, b in pairs], began, ended
-        return [(b - a) / self.piece for a, b in pairs], began, ended
+        ended = time.time()
+        pieces = (a.elapsed_time(b) / 1e3 if self.on_gpu else b - a for a, b in pairwise(marks))
+        return Times([piece / self.piece for piece in pieces], began, ended)
 
 
 def measure(
@@ -240,14 +244,15 @@ def measure(
     """One operator's row."""
     clocked = Clocked(operator, device)
     time.sleep(_REST_S)
-    burst, _, _ = clocked.times(min(_BURST_S, seconds))
+    burst = clocked.times(min(_BURST_S, seconds))
     clocked.times(seconds / 4)
-    steady, start, end = clocked.times(seconds)
+    work = partial(clocked.times, seconds)
+    steady, seen = meter.during(work) if meter else (work(), {"power_w": None})
     row: dict[str, Any] = {
         **{name: getattr(operator, name) for name in ("name", "shape", "flop", "least_bytes")},
-        **{"burst_call_s": burst, "calls": len(steady) * clocked.piece},
-        "call_s": statistics.fmean(steady),
-        **(meter.between(start, end) if meter else {"power_w": None}),
+        **{"burst_call_s": burst.call_s, "calls": len(steady.call_s) * clocked.piece},
+        "call_s": statistics.fmean(steady.call_s),
+        **seen,
     }
     row["call_j"] = None if row["power_w"] is None else row["power_w"] * row["call_s"]
     return row
