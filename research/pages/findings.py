@@ -26,10 +26,9 @@ NAME = "llama3-8b-on-two-h200.md"
 #: what a page begins with that is made of archives alone
 NOTICE = "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->"
 LAYOUTS, OVERLAP = "evidence-llama3-8b-x2", "evidence-overlap-x2"
+#: has the two fastest layouts again, too, in runs that recorded what the allocator did
 TRAINERS = "evidence-trainers-8b-x2"
 TRAINERS_LAYOUTS = "evidence-trainers-layouts-x2"
-#: has the two fastest layouts again, in runs that recorded what the allocator did
-AGAIN = "evidence-fp8-8b-x2"
 
 _SWEEPS = CHECKOUT / "config" / "sweeps"
 
@@ -90,7 +89,7 @@ def headline(rebuilt: Path) -> str:
 
 def _again(rebuilt: Path) -> str:
     """What later runs, which recorded what the allocator did, say of the two fastest layouts."""
-    side = read_side(directory_of(rebuilt, AGAIN), AGAIN)
+    side = read_side(directory_of(rebuilt, TRAINERS), TRAINERS)
     first, second = (
         next(
             cell
@@ -107,21 +106,28 @@ def _again(rebuilt: Path) -> str:
 
 
 def trainers(rebuilt: Path) -> str:
-    """What a token costs by each trainer, and whether the two cheapest ones are told apart."""
+    """What a token costs by each trainer in each precision, and whether the two cheapest ones are
+    told apart."""
     side = read_side(directory_of(rebuilt, TRAINERS), TRAINERS)
-    cells = sorted(filter(completed, side.cells), key=lambda row: row["energy_per_token_j"])
+    divided = [cell for cell in filter(completed, side.cells) if cell["zero_stage"] == 3]
+    told = " ".join(_of_precision(divided, side, precision) for precision in ("bf16", "fp8"))
+    return (
+        f"A token of Llama 3 8B on {divided[0]['gpus']} {divided[0]['gpu_name']}, with weights and "
+        f"optimizer divided, by trainer. {told}"
+    )
+
+
+def _of_precision(cells: Iterable[Row], side: Side, precision: str) -> str:
+    chosen = (cell for cell in cells if cell["precision"] == precision)
+    first, second, *others = sorted(chosen, key=lambda cell: cell["energy_per_token_j"])
     told = ", ".join(
         f"{_trainer(cell)} {parts.value_of(cell, 'energy_per_token_j')} J "
-        f"({parts.value_of(cell, 'tokens_per_s_per_gpu')} tokens/s per GPU, "
-        f"{counted(cell['completed'], 'run')})"
-        for cell in cells
+        f"({parts.value_of(cell, 'tokens_per_s_per_gpu')} tokens/s per GPU)"
+        for cell in (first, second, *others)
     )
-    row = _contrast(cells[0], cells[1], side, "tokens_per_j")
-    apart = "are told apart" if row["verdict"] in TOLD_APART else "are not told apart"
-    return (
-        f"A token of Llama 3 8B costs on {cells[0]['gpus']} {cells[0]['gpu_name']}, with weights "
-        f"and optimizer divided, by trainer: {told}. The first two {apart}."
-    )
+    row = _contrast(first, second, side, "tokens_per_j")
+    apart = "" if row["verdict"] in TOLD_APART else " not"
+    return f"In {precision}: {told}; the first two are{apart} told apart."
 
 
 def _contrast(first: Row, second: Row, side: Side, measure: str) -> Row:

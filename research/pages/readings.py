@@ -58,11 +58,11 @@ def page(rebuilt: Path) -> str:
         "\n".join(links(layouts)),
         "## Memory",
         "Of the fullest GPU, in 10⁹ bytes, the largest of a layout's runs of the whole Llama 3 8B "
-        f"on two GPUs (`{findings.AGAIN}` and `{findings.TRAINERS_LAYOUTS}`). “At least” means "
+        f"on two GPUs (`{findings.TRAINERS}` and `{findings.TRAINERS_LAYOUTS}`). “At least” means "
         "that ranks asked the driver after the allocator had returned blocks.",
         "\n".join(
             memory(
-                findings.directory_of(rebuilt, findings.AGAIN),
+                findings.directory_of(rebuilt, findings.TRAINERS),
                 findings.directory_of(rebuilt, findings.TRAINERS_LAYOUTS),
             )
         ),

@@ -25,15 +25,13 @@ SWEEPS = (
     findings.LAYOUTS,
     findings.OVERLAP,
     findings.TRAINERS,
-    "evidence-trainers-layouts-x2",
-    findings.AGAIN,
+    findings.TRAINERS_LAYOUTS,
 )
 #: their pages, and what these are called
 _PAGES = {
     findings.NAME: "layouts",
-    f"{findings.TRAINERS}.md": "trainers",
-    "evidence-trainers-layouts-x2.md": "trainers in other layouts",
-    f"{findings.AGAIN}.md": "fp8",
+    f"{findings.TRAINERS}.md": "trainers, and fp8",
+    f"{findings.TRAINERS_LAYOUTS}.md": "trainers in other layouts",
 }
 _ALT = "Three panels: performance and energy, power, thermal"
 #: the widest window in pixels that shows the panels below each other
