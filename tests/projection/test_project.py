@@ -286,12 +286,12 @@ def test_what_it_rests_on_is_said(projected):
     assert numbers(known("number of GPUs", best)[1]) == [16, 2]
     assert known("number of GPUs", best)[0] == "extrapolated"
     kind, said = known("speed", best)
-    # 37 cells on up to 2 GPUs, of which 28 on this one.
-    assert (kind, numbers(said)[:3]) == ("measured", [37, 2, 28])
+    # 35 cells on up to 2 GPUs, of which 26 on this one.
+    assert (kind, numbers(said)[:3]) == ("measured", [35, 2, 26])
     # Two GPUs of another platform are not these nodes, and nothing ran between nodes.
     for platform, expected in (("h200", "assumed as there"), ("h200x2", "measured")):
         kind, said = known("within a node", best, platform)
-        assert (kind, numbers(said)) == (expected, [17, 2])
+        assert (kind, numbers(said)) == (expected, [15, 2])
         assert "h200x2" in said
         kind, said = known("between nodes", best, platform)
         assert (kind, numbers(said)) == ("assumed", [100])

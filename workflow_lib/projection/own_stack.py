@@ -33,9 +33,10 @@ _DATA = Path(str(resources.files("workflow_lib.projection") / "data"))
 PUBLISHED_ROWS, SHIPPED_FIT = _DATA / "published_rows.json", _DATA / "own_fit.json"
 #: files that a fit is made from
 _SOURCES = ("*.csv", "*.jsonl", PUBLISHED_ROWS.name)
-#: A fit is refused if a cell is further than this from what the others predict: that is not noise.
-#: The furthest of the shipped ones, the only one of a single micro-batch, is 32 % off.
-MOST_OFF = 0.4
+#: A fit is refused if a cell is further than both from what the others predict, as a share of its
+#: time and in standard deviations of the prediction: that is not noise. A cell that is unlike all
+#: others, as the only one of a single micro-batch, may be far off by an uncertain prediction.
+MOST_OFF, MOST_SD_OFF = 0.3, 4.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class OwnStack:
 
     def check(self) -> None:
         """Refuse runs that do not agree. Raises RecordError with the cell that is furthest off."""
-        worst = max(self.residuals, key=lambda residual: abs(residual.error), default=None)
+        far = (each for each in self.residuals if each.distance > MOST_SD_OFF)
+        worst = max(far, key=lambda residual: abs(residual.error), default=None)
         if worst is not None and abs(worst.error) > MOST_OFF:
             raise RecordError(
                 f"{worst.run.cell}: took {worst.run.step_time_s:.3g} s, but the cells of other "
