@@ -27,6 +27,7 @@ from research.pages import (
     hosts,
     jitter,
     measured,
+    operators,
     part_times,
     placing,
     projecting,
@@ -56,7 +57,7 @@ ARCHIVES = CHECKOUT / "evidence"
 DIGESTS = ARCHIVES / "products.csv"
 REBUILT = CHECKOUT / "rebuilt" / "evidence"
 #: the modules of pages of one file
-_OF_ONE_PAGE = (readings, placing, jitter, measured, hosts, projecting, provenance)
+_OF_ONE_PAGE = (readings, placing, jitter, measured, hosts, projecting, provenance, operators)
 #: more than any archive here has, unpacked
 _MAXIMUM_BYTES = 1e9
 

@@ -18,7 +18,6 @@ from workflow_lib.records.training import NATIVE
 from workflow_lib.report.figures.cell_names import Row, completed, completed_runs
 from workflow_lib.report.figures.numbers import significant
 from workflow_lib.table_files import read_table
-from workflow_lib.words import counted
 
 CHECKOUT = Path(__file__).parents[2]
 DIRECTORY = CHECKOUT / "docs" / "results"

@@ -1,0 +1,260 @@
+"""The page of what ``research/operators_on_gpus.py`` saw, beside the steps of profiled cells: what
+the power cap costs each operator, and whether their joules alone are those of a step."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import polars as pl
+
+from research.pages import findings, parts
+from research.pages.parts import percent
+from research.pages.tables import NOTICE, document, table
+from workflow_lib.comparison.sides import read_side
+from workflow_lib.records.tables import KERNELS, TRACES
+from workflow_lib.report.figures.cell_names import Row, completed_runs
+
+NAME = "operators-h200-2026-11-30.md"
+RECORDS = Path(__file__).parents[2] / "evidence" / "operators" / "h200-2026-11-30.jsonl"
+#: sweeps on H200 with profiled cells of dense models, whose layers are compiled
+SWEEPS = (findings.TRAINERS, findings.TRAINERS_LAYOUTS, "evidence-one-gpu-h200x1")
+NOTHING, HEAD = "nothing", "8192×128256×4096"
+#: products of a layer, forward; each has two gradients of as many operations
+LAYER = ("8192×6144×4096", "8192×4096×4096", "8192×28672×4096", "8192×4096×14336")
+#: a class of kernels, and the operators that stand for it
+CLASSES = {
+    "gemm": ("product, bf16", "product, fp8"),
+    "attention": ("attention, forward", "attention, backward"),
+    "normalisation_elementwise": ("element-wise, bf16", "sum of gradients"),
+    "optimiser": ("AdamW",),
+    "other_computation": ("element-wise, bf16",),
+    "memory": ("copy",),
+}
+#: power above that of a GPU with nothing to do, by the clock: between these exponents
+EXPONENTS = 2.0, 3.0
+MORE = 1.1
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The mean of its two turns; ``power_w`` is the energy counter's."""
+
+    name: str
+    shape: str
+    #: the shortest of a burst from rest: the clock is the highest, and the cap does not act yet
+    burst_s: float
+    call_s: float
+    power_w: float
+    clock_mhz: float
+    #: how far the turns are apart in power, as a share
+    apart: float
+
+    @classmethod
+    def of(cls, turns: Sequence[dict[str, Any]]) -> Operator:
+        """From the records of its turns."""
+        powers = [turn["power_w"] for turn in turns]
+        return cls(
+            turns[0]["name"],
+            turns[0]["shape"],
+            fmean(min(turn["burst_call_s"]) for turn in turns),
+            fmean(turn["call_s"] for turn in turns),
+            fmean(powers),
+            fmean(turn["sm_clock_mhz"] for turn in turns),
+            max(powers) / min(powers) - 1,
+        )
+
+
+def operators(records: Iterable[dict[str, Any]]) -> list[Operator]:
+    """Each with its turns, in the order of the first."""
+    turns = dict[tuple[str, str], list[dict[str, Any]]]()
+    for record in records:
+        turns.setdefault((record["name"], record["shape"]), []).append(record)
+    return [Operator.of(each) for each in turns.values()]
+
+
+def page(rebuilt: Path) -> str:
+    """The page."""
+    records = [json.loads(line) for line in RECORDS.read_text("utf-8").splitlines()]
+    known, first = operators(records), records[0]
+    rows = list(_steps(rebuilt, known))
+    gained = [raised(each, known, first["sm_clock_max_mhz"]) for each in known if _product(each)]
+    low, high = min(least for least, _ in gained), max(most for _, most in gained)
+    return document(
+        NOTICE,
+        "# What does the power cap cost, and where do the joules of a step go?",
+        f"One {first['gpu']}, driver {first['driver']}, torch {first['torch']}, limit "
+        f"{first['power_limit_w']:.0f} W, 30 November 2026: each operator of Llama 3 8B alone, on "
+        "random normal numbers, in a burst from rest (the shortest 5 ms of it) and for 2 s, there "
+        "and back; a row is the mean of both. Power is by the energy counter. The cells below "
+        f"were profiled on the same GPU and another, minutes before. [The records](../../"
+        f"evidence/operators/{RECORDS.name}) are of `research/operators_on_gpus.py`.",
+        table(
+            (
+                *("operator", "shape", "burst, µs", "for seconds, µs", "the cap costs"),
+                *("W (turns apart)", "SM clock, MHz", "mJ a call"),
+            ),
+            map(_row, known),
+        ),
+        "## What the cap costs a step",
+        "Products of a step of the whole Llama 3 8B on two H200, as its profile has them, beside "
+        "the same products alone: each layer's four, its two gradients of each, and the head in "
+        "bf16. In a step they are faster than alone for seconds: the driver holds the mean power "
+        "at the cap, and what element-wise kernels leave of it goes to the products. With ZeRO-3 "
+        "exchanges run beside products and slow them. What is lost is the difference to bursts.",
+        table(
+            (
+                *("cell", "products in a step, ms", "alone in bursts, ms"),
+                *("alone for seconds, ms", "lost, of the step"),
+            ),
+            _products(rows, known),
+        ),
+        "A cap 10 % higher would shorten products that fill it by "
+        f"{100 * low:.1f} to {_share(high)}, if power above that of a GPU with nothing to do grows "
+        "as the clock to the power of 2 to 3, and times fall as the clock rises, or as they did "
+        "from cap to burst. No limit was changed to measure this.",
+        "## Joules of operators alone, and of steps",
+        "Each class of kernels takes the power of its operators alone, for as long as its kernels "
+        "cover in the profiled step; exposed communication and idle time take that of a GPU with "
+        "nothing to do. So energies are below those of the step by the counter, in its measured "
+        "runs. For the same reason as above: the cap holds the mean, so at the cap joules follow "
+        "seconds, of whatever kernels. Where ranks wait for each other, their kernels of "
+        "communication spin, and take more than nothing.",
+        table(
+            ("cell", *_HEADS, "sum, J", "by the counter, J", "off"),
+            map(_energies, rows),
+        ),
+    )
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _product(operator: Operator) -> bool:
+    return operator.name in CLASSES["gemm"]
+
+
+def _row(each: Operator) -> tuple[str, ...]:
+    return (
+        *(each.name, each.shape or "–", f"{1e6 * each.burst_s:,.1f}", f"{1e6 * each.call_s:,.1f}"),
+        _share(each.call_s / each.burst_s - 1),
+        f"{each.power_w:.0f} ({100 * each.apart:.1f} %)",
+        *(f"{each.clock_mhz:,.0f}", f"{1e3 * each.power_w * each.call_s:,.1f}"),
+    )
+
+
+def _idle_w(known: Iterable[Operator]) -> float:
+    return next(each.power_w for each in known if each.name == NOTHING)
+
+
+def raised(
+    operator: Operator, known: Sequence[Operator], clock_max_mhz: float
+) -> tuple[float, float]:
+    """The least and the most of its time that a cap ten percent higher returns, as shares."""
+    elastic = math.log(operator.call_s / operator.burst_s) / math.log(
+        clock_max_mhz / operator.clock_mhz
+    )
+    idle_w = _idle_w(known)
+    above = (MORE * operator.power_w - idle_w) / (operator.power_w - idle_w)
+    least, most = (above ** (1 / exponent) for exponent in reversed(EXPONENTS))
+    return 1 - least ** -min(elastic, 1), 1 - 1 / most
+
+
+def products_s(known: Iterable[Operator], cell: Row) -> tuple[float, float]:
+    """The products of a step alone, in bursts and for seconds, of a GPU with all layers."""
+    of = {(each.name, each.shape): each for each in known}
+    eight = "product, fp8" if cell["precision"] == "fp8" else "product, bf16"
+    layer, head = [of[eight, shape] for shape in LAYER], of["product, bf16", HEAD]
+    times = cell["global_batch_size"] // cell["micro_batch_size"] // cell["dp"] * 3
+
+    def total(field: str) -> float:
+        taken = cell["layers"] * sum(getattr(each, field) for each in layer)
+        return float(times * (taken + getattr(head, field)))
+
+    return total("burst_s"), total("call_s")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A profiled step of a cell, means over ranks, and what its measured runs say."""
+
+    label: str
+    cell: Row
+    step_s: float
+    power_w: float
+    #: class of kernels → the time that it covers, at the power of its operators alone; last the
+    #: time in which no kernel computes, at the power of a GPU with nothing to do
+    joules: dict[str, float]
+    products_s: float
+
+
+def _steps(rebuilt: Path, known: Sequence[Operator]) -> Iterator[Step]:
+    """The profiled cells of the sweeps, in the order of their tables."""
+    for sweep in SWEEPS:
+        directory = findings.directory_of(rebuilt, sweep)
+        side = read_side(directory, sweep)
+        names = parts.names_of(side.cells)
+        kernels, traces = findings.tables_of(directory, kernels=KERNELS, traces=TRACES)
+        for cell in side.cells:
+            same = pl.col("cell") == cell["cell"]
+            runs = completed_runs(side.runs_of(cell))
+            profile = kernels.filter(same, pl.col("class").is_in([*CLASSES]))
+            if cell["workload"] == "pretrain" and runs and not profile.is_empty():
+                label = f"`{names[cell['cell']]}`, {cell['model'].removeprefix('llama3-')}"
+                yield _step(label, cell, runs, profile, traces.filter(same), known)
+
+
+def _step(
+    label: str,
+    cell: Row,
+    runs: Sequence[Row],
+    profile: pl.DataFrame,
+    traces: pl.DataFrame,
+    known: Sequence[Operator],
+) -> Step:
+    profiled = traces.height * traces["steps"][0]
+    computed_s = (traces["computation_s"].sum() + traces["memory_s"].sum()) / profiled
+    # Where kernels of two classes compute at the same time, each gets its part of it.
+    once = computed_s / (profile["covered_s"].sum() / profiled)
+    joules = {}
+    for kind, stand in CLASSES.items():
+        power_w = fmean(each.power_w for each in known if each.name in stand)
+        covered_s = profile.filter(pl.col("class") == kind)["covered_s"].sum() / profiled
+        joules[kind] = once * covered_s * power_w
+    joules["waits"] = (traces["span_s"].sum() / profiled - computed_s) * _idle_w(known)
+    return Step(
+        label,
+        cell,
+        fmean(run["step_time_s"] for run in runs),
+        fmean(run["power_per_gpu_mean_w"] for run in runs),
+        joules,
+        profile.filter(pl.col("class") == "gemm")["kernel_s"].sum() / profiled,
+    )
+
+
+def _products(rows: Iterable[Step], known: Sequence[Operator]) -> Iterator[tuple[str, ...]]:
+    for step in rows:
+        cell = step.cell
+        if cell["layers"] == 32 and cell["dp"] == cell["gpus"]:
+            burst_s, call_s = products_s(known, cell)
+            lost = (step.products_s - burst_s) / step.step_s
+            times = (f"{1e3 * taken:,.0f}" for taken in (step.products_s, burst_s, call_s))
+            yield step.label, *times, _share(lost)
+
+
+_HEADS = ("products", "attention", "element-wise", "optimiser", "other", "copies", "waits")
+
+
+def _energies(step: Step) -> tuple[str, ...]:
+    alone_j, counted_j = sum(step.joules.values()), step.power_w * step.step_s
+    return (
+        step.label,
+        *(f"{energy_j:,.0f}" if energy_j >= 0.5 else "–" for energy_j in step.joules.values()),
+        *(f"{alone_j:,.0f}", f"{counted_j:,.0f}", percent(alone_j / counted_j - 1)),
+    )
