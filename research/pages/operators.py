@@ -83,8 +83,6 @@ def page(rebuilt: Path) -> str:
     records = [json.loads(line) for line in RECORDS.read_text("utf-8").splitlines()]
     known, first = operators(records), records[0]
     rows = list(_steps(rebuilt, known))
-    gained = [raised(each, known, first["sm_clock_max_mhz"]) for each in known if _product(each)]
-    low, high = min(least for least, _ in gained), max(most for _, most in gained)
     return document(
         NOTICE,
         "# What does the power cap cost, and where do the joules of a step go?",
@@ -102,22 +100,25 @@ def page(rebuilt: Path) -> str:
             map(_row, known),
         ),
         "## What the cap costs a step",
-        "Products of a step of the whole Llama 3 8B on two H200, as its profile has them, beside "
-        "the same products alone: each layer's four, its two gradients of each, and the head in "
-        "bf16. In a step they are faster than alone for seconds: the driver holds the mean power "
-        "at the cap, and what element-wise kernels leave of it goes to the products. With ZeRO-3 "
-        "exchanges run beside products and slow them. What is lost is the difference to bursts.",
+        "Products and attention of a step of the whole Llama 3 8B on two H200, as its profile has "
+        "them, beside the same operators alone: each layer's four products, two gradients of each, "
+        "and the head in bf16. In a step products are faster than alone for seconds: the driver "
+        "holds the mean power at the cap, and what element-wise kernels leave of it goes to the "
+        "products. Attention runs at their clock, and is slower than alone. With ZeRO-3 exchanges "
+        "run beside all and slow it. What is lost, to both, is the difference to bursts. transformers "
+        "is left out, whose [attention is another](../explanation/training.md"
+        "#why-transformers-is-slower).",
         table(
             (
-                *("cell", "products in a step, ms", "alone in bursts, ms"),
-                *("alone for seconds, ms", "lost, of the step"),
+                *("cell", "products: in a step, ms", "in bursts", "for seconds"),
+                *("attention: in a step, ms", "in bursts", "for seconds"),
+                *("lost, of the step", "a cap 10 % higher returns, of the step"),
             ),
-            _products(rows, known),
+            _lost(rows, known, first["sm_clock_max_mhz"]),
         ),
-        "A cap 10 % higher would shorten products that fill it by "
-        f"{100 * low:.1f} to {_share(high)}, if power above that of a GPU with nothing to do grows "
-        "as the clock to the power of 2 to 3, and times fall as the clock rises, or as they did "
-        "from cap to burst. No limit was changed to measure this.",
+        "The last column is an estimate, as no limit was changed. It takes it that power above that "
+        "of a GPU with nothing to do grows as the clock to the power of 2 to 3, and that times fall "
+        "as the clock rises, or as they did from cap to burst.",
         "## Joules of operators alone, and of steps",
         "Each class of kernels takes the power of its operators alone, for as long as its kernels "
         "cover in the profiled step; exposed communication and idle time take that of a GPU with "
@@ -134,10 +135,6 @@ def page(rebuilt: Path) -> str:
 
 def _share(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _product(operator: Operator) -> bool:
-    return operator.name in CLASSES["gemm"]
 
 
 def _row(each: Operator) -> tuple[str, ...]:
@@ -166,18 +163,16 @@ def raised(
     return 1 - least ** -min(elastic, 1), 1 - 1 / most
 
 
-def products_s(known: Iterable[Operator], cell: Row) -> tuple[float, float]:
-    """The products of a step alone, in bursts and for seconds, of a GPU with all layers."""
+def alone(known: Iterable[Operator], cell: Row) -> dict[str, list[tuple[float, Operator]]]:
+    """The products and the attention of a step of a GPU that has all layers: class of kernels →
+    how often each operator is called."""
     of = {(each.name, each.shape): each for each in known}
     eight = "product, fp8" if cell["precision"] == "fp8" else "product, bf16"
-    layer, head = [of[eight, shape] for shape in LAYER], of["product, bf16", HEAD]
-    times = cell["global_batch_size"] // cell["micro_batch_size"] // cell["dp"] * 3
-
-    def total(field: str) -> float:
-        taken = cell["layers"] * sum(getattr(each, field) for each in layer)
-        return float(times * (taken + getattr(head, field)))
-
-    return total("burst_s"), total("call_s")
+    times = cell["global_batch_size"] // cell["micro_batch_size"] // cell["dp"]
+    layers = times * cell["layers"]
+    products = [(3.0 * layers, of[eight, shape]) for shape in LAYER]
+    attention = [(1.0 * layers, each) for each in of.values() if each.name in CLASSES["attention"]]
+    return {"gemm": [*products, (3.0 * times, of["product, bf16", HEAD])], "attention": attention}
 
 
 @dataclass(frozen=True)
@@ -191,7 +186,8 @@ class Step:
     #: class of kernels → the time that it covers, at the power of its operators alone; last the
     #: time in which no kernel computes, at the power of a GPU with nothing to do
     joules: dict[str, float]
-    products_s: float
+    #: class of kernels → durations of all of its kernels
+    kernel_s: dict[str, float]
 
 
 def _steps(rebuilt: Path, known: Sequence[Operator]) -> Iterator[Step]:
@@ -222,11 +218,12 @@ def _step(
     computed_s = (traces["computation_s"].sum() + traces["memory_s"].sum()) / profiled
     # Where kernels of two classes compute at the same time, each gets its part of it.
     once = computed_s / (profile["covered_s"].sum() / profiled)
-    joules = {}
+    joules, kernel_s = dict[str, float](), dict[str, float]()
     for kind, stand in CLASSES.items():
         power_w = fmean(each.power_w for each in known if each.name in stand)
-        covered_s = profile.filter(pl.col("class") == kind)["covered_s"].sum() / profiled
-        joules[kind] = once * covered_s * power_w
+        of_class = profile.filter(pl.col("class") == kind)
+        joules[kind] = once * of_class["covered_s"].sum() / profiled * power_w
+        kernel_s[kind] = of_class["kernel_s"].sum() / profiled
     joules["waits"] = (traces["span_s"].sum() / profiled - computed_s) * _idle_w(known)
     return Step(
         label,
@@ -234,18 +231,30 @@ def _step(
         fmean(run["step_time_s"] for run in runs),
         fmean(run["power_per_gpu_mean_w"] for run in runs),
         joules,
-        profile.filter(pl.col("class") == "gemm")["kernel_s"].sum() / profiled,
+        kernel_s,
     )
 
 
-def _products(rows: Iterable[Step], known: Sequence[Operator]) -> Iterator[tuple[str, ...]]:
+def _lost(
+    rows: Iterable[Step], known: Sequence[Operator], clock_max_mhz: float
+) -> Iterator[tuple[str, ...]]:
+    """Rows of the table of what the cap costs steps whose GPUs have all layers."""
     for step in rows:
         cell = step.cell
-        if cell["layers"] == 32 and cell["dp"] == cell["gpus"]:
-            burst_s, call_s = products_s(known, cell)
-            lost = (step.products_s - burst_s) / step.step_s
-            times = (f"{1e3 * taken:,.0f}" for taken in (step.products_s, burst_s, call_s))
-            yield step.label, *times, _share(lost)
+        if cell["layers"] != 32 or cell["dp"] != cell["gpus"] or cell["trainer"] == "transformers":
+            continue
+        lost_s, least_s, most_s, times = 0.0, 0.0, 0.0, list[float]()
+        for kind, calls in alone(known, cell).items():
+            taken_s = step.kernel_s[kind]
+            burst_s = sum(count * each.burst_s for count, each in calls)
+            gains = [raised(each, known, clock_max_mhz) for _, each in calls]
+            lost_s += taken_s - burst_s
+            least_s += min(taken_s - burst_s, taken_s * min(least for least, _ in gains))
+            most_s += min(taken_s - burst_s, taken_s * max(most for _, most in gains))
+            times += [taken_s, burst_s, sum(count * each.call_s for count, each in calls)]
+        returned = f"{100 * least_s / step.step_s:.1f} to {_share(most_s / step.step_s)}"
+        told = (f"{1e3 * seconds:,.0f}" for seconds in times)
+        yield step.label, *told, _share(lost_s / step.step_s), returned
 
 
 _HEADS = ("products", "attention", "element-wise", "optimiser", "other", "copies", "waits")

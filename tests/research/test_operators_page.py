@@ -1,6 +1,7 @@
 """The page of operators alone beside steps, from records and steps with known answers."""
 
 import math
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -23,7 +24,7 @@ def known():
     name, *numbers = PRODUCT
     records = [record(name, shape, *numbers) for shape in (*operators.LAYER, operators.HEAD)]
     others = {each for stand in operators.CLASSES.values() for each in stand} - {name}
-    records += [record(each, "", 5.0, 5.0, 500.0, 2000.0) for each in sorted(others)]
+    records += [record(each, "", 5.0, 5.0, 500.0, 1990.0) for each in sorted(others)]
     return operators.operators([*records, record(operators.NOTHING, "", 5.0, 5.0, 100.0, 2000.0)])
 
 
@@ -45,9 +46,24 @@ def test_two_turns_of_an_operator_are_one():
 def test_a_step_has_three_products_for_each_of_the_model():
     cell = {"precision": "bf16", "global_batch_size": 8, "micro_batch_size": 1, "dp": 2}
     # Four micro-batches of a GPU, three products for each of two layers' four and the head.
-    times = 4 * 3 * (2 * 4 + 1)
-    found = operators.products_s(known(), {**cell, "layers": 2})
-    assert found == (pytest.approx(times * 8e-6), pytest.approx(times * 10e-6))
+    found = operators.alone(known(), {**cell, "layers": 2})
+    assert [count for count, _ in found["gemm"]] == [4 * 2 * 3] * 4 + [4 * 3]
+    assert [count for count, _ in found["attention"]] == [4 * 2] * 2
+
+
+def test_what_the_cap_costs_is_the_difference_to_bursts():
+    cell = {"precision": "bf16", "global_batch_size": 8, "micro_batch_size": 1, "dp": 2}
+    cell |= {"layers": 32, "gpus": 2, "trainer": "native"}
+    # 1,548 products of 8 µs and 256 calls of attention of 5 µs.
+    burst_s = 1548 * 8e-6, 256 * 5e-6
+    kernel_s = {"gemm": 0.015, "attention": burst_s[1]}
+    step = operators.Step("dp2", cell, 0.1, 600.0, {}, kernel_s)
+    ((_, *times, lost, returned),) = operators._lost([step], known(), 2000.0)
+    assert times == ["15", "12", "15", "1", "1", "1"]
+    assert lost == f"{100 * (0.015 - burst_s[0]) / 0.1:.1f} %"
+    least, most = operators.raised(known()[0], known(), 2000.0)
+    assert returned == f"{15 * least:.1f} to {15 * most:.1f} %"
+    assert list(operators._lost([replace(step, cell={**cell, "layers": 4})], known(), 2000.0)) == []
 
 
 def test_a_higher_cap_returns_what_clock_and_times_allow():
@@ -71,7 +87,7 @@ def test_joules_are_those_of_the_time_that_a_class_covers():
     expected = {"gemm": 0.75 * 0.8 * watts["gemm"], "memory": 0.5 * 0.8 * watts["memory"]}
     rest = dict.fromkeys(operators.CLASSES.keys() - expected.keys(), 0.0)
     assert step.joules == pytest.approx({**expected, **rest, "waits": 0.2 * 100.0})
-    assert step.products_s == pytest.approx(0.8)
+    assert step.kernel_s["gemm"] == pytest.approx(0.8)
     *_, alone, counted, off = operators._energies(step)
     assert (alone, counted) == (f"{sum(step.joules.values()):,.0f}", "580")
     assert off.startswith("−")
