@@ -116,9 +116,9 @@ def page(rebuilt: Path) -> str:
             ),
             _lost(rows, known, first["sm_clock_max_mhz"]),
         ),
-        "The last column is an estimate, as no limit was changed. It takes it that power above that "
-        "of a GPU with nothing to do grows as the clock to the power of 2 to 3, and that times fall "
-        "as the clock rises, or as they did from cap to burst.",
+        "The last column is an estimate, as no limit was changed. It takes it that power above "
+        "that of a GPU with nothing to do grows as the clock to the power of 2 to 3, and that "
+        "times fall as the clock rises, or as they did from cap to burst.",
         "## Joules of operators alone, and of steps",
         "Each class of kernels takes the power of its operators alone, for as long as its kernels "
         "cover in the profiled step; exposed communication and idle time take that of a GPU with "
