@@ -105,9 +105,9 @@ def page(rebuilt: Path) -> str:
         "and the head in bf16. In a step products are faster than alone for seconds: the driver "
         "holds the mean power at the cap, and what element-wise kernels leave of it goes to the "
         "products. Attention runs at their clock, and is slower than alone. With ZeRO-3 exchanges "
-        "run beside all and slow it. What is lost, to both, is the difference to bursts. transformers "
-        "is left out, whose [attention is another](../explanation/training.md"
-        "#why-transformers-is-slower).",
+        "run beside all and slow it. What is lost, to both, is the difference to bursts. The "
+        "[attention of transformers](../explanation/training.md#why-transformers-is-slower) is "
+        "another one, so it is left out.",
         table(
             (
                 *("cell", "products: in a step, ms", "in bursts", "for seconds"),
