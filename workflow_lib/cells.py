@@ -215,10 +215,7 @@ def _is_excluded(cell: Cell, exclusion: Exclusion) -> bool:
     for name, wanted in exclusion:
         if wanted is None:
             continue
-        axis = AXES[name]
-        # A list means any of its values, unless the axis's value is a list itself.
-        any_of = [axis.stored(wanted)] if axis.field.is_nested else values(wanted)
-        if axis.of(cell) not in any_of:
+        if AXES[name].of(cell) not in values(wanted):
             return False
     return True
 

@@ -7,14 +7,15 @@ A line of such a file is a cell, or a part timed alone: what the benchmark's ``-
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.measuring.pairs import OURS, in_rounds, ratio_in_words
-from research.pages import findings, part_times, peers
+from benchmarks.measuring.pairs import in_rounds, ratio_in_words
+from research.pages import findings, part_times
 from research.pages.tables import RATIOS, document, head, link, of_tokens, table
 
 CHECKOUT = Path(__file__).parents[2]
@@ -22,6 +23,8 @@ RECORDS = CHECKOUT / "evidence" / "engine"
 
 _NOTE = "<!-- Made by `python -m docs.evidence --write` from evidence/engine/. -->"
 _PEAK = "peak GB, measured / estimated"
+#: platform/model-NNl/degrees_options_0
+_ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
 
 
 def files() -> dict[Path, str]:
@@ -38,10 +41,8 @@ def _page(path: Path) -> str:
         return part_times.page(_NOTE, path, records)
     if records[0].get("ranks_per_gpu", 1) > 1:
         return shared_page(path.stem, records)
-    if {record.get("by") for record in records} == {OURS}:
-        return overlap_page(path.stem, records)
     if "by" in records[0]:
-        return peers.page(_NOTE, path.stem, records)
+        return overlap_page(path.stem, records)
     return page(path.stem, records)
 
 
@@ -59,10 +60,10 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
         f"{link(name)}. {of_tokens(records)}",
     ]
     heads = ("layout", "options", "tokens/s/GPU", "to the first row", "MFU, %")
-    for (model, layers), group in groupby(records, key=lambda each: peers.parts(each["cell"])[:2]):
+    for (model, layers), group in groupby(records, key=lambda each: parts(each["cell"])[:2]):
         rows, base = [], None
         for cell in group:
-            *_, degrees, options = peers.parts(cell["cell"])
+            *_, degrees, options = parts(cell["cell"])
             speed = cell["tokens_per_s_per_gpu"]
             base = base or speed
             speeds = (f"{speed:,.0f}", f"{speed / base:.3f}", f"{100 * cell['mfu_causal']:.1f}")
@@ -85,7 +86,7 @@ def shared_page(name: str, records: list[dict[str, Any]]) -> str:
     ranks = first["ranks_per_gpu"]
     rows = []
     for record in records:
-        model, layers, degrees, options = peers.parts(record["cell"])
+        model, layers, degrees, options = parts(record["cell"])
         stages = ", ".join(map(str, record["stage_layers"]))
         loss = f"{record['loss']:.5f}"
         what = (f"{model}, {layers} layers", f"`{degrees}`", f"`{options}`")
@@ -108,7 +109,7 @@ def overlap_page(name: str, records: list[dict[str, Any]]) -> str:
     first = records[0]
     launches: dict[tuple[str, ...], dict[str, dict[bool, dict[str, Any]]]] = {}
     for record, number in zip(records, _rounds(name, records), strict=True):
-        *layout, options = peers.parts(record["cell"])
+        *layout, options = parts(record["cell"])
         sides = launches.setdefault((*layout, options.replace("-overlap", "")), {})
         sides.setdefault(number, {})["-overlap" in options] = record
     rows, alone = [], list[str]()
@@ -185,3 +186,11 @@ def _overlap_row(
         both(".0f", lambda each: 100 * each["overlapped"]),
         "; ".join(exposed),
     ]
+
+
+def parts(cell: str) -> tuple[str, str, str, str]:
+    """Model, layers, degrees and options of a cell of the benchmark; ValueError for others."""
+    found = _ID.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"{cell} is no cell of the benchmark")
+    return found["model"], found["layers"], found["degrees"], found["options"]

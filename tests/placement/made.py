@@ -126,7 +126,7 @@ def measured(
             common = random.normal(0, noise) + drift_per_h * hours
             started = 1e9 + 3600 * hours
             step_s = steps[cell.id] * float(np.exp(of_steps.normal(0, noise)))
-            runs.append(Run(cell, number, started, step_s, 1000.0, False))
+            runs.append(Run(cell, number, started, step_s, False))
             order = order_of(cell)
             for rank in range(cell.degrees.world_size):
                 node, local = divmod(rank, cell.ranks_per_node)

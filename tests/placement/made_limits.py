@@ -115,7 +115,7 @@ class Node:
             for cell in cells:
                 started = 1e9 + 180 * len(runs)
                 readings += self.readings(cell, number, started)
-                runs.append(Run(cell, number, started, self.step_s, self.step_j, False))
+                runs.append(Run(cell, number, started, self.step_s, False))
         return Measured("made", runs, readings, {})
 
 

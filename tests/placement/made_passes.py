@@ -136,8 +136,7 @@ class Node:
                 step, ranks = self.run(cell, room_c)
                 common, started = random.normal(0, self.noise), 1e9 + 3600 * hours
                 step_s = step * float(np.exp(random.normal(0, self.noise)))
-                energy_j = step_s * sum(watts for _, _, _, watts, _ in ranks)
-                runs.append(Run(cell, number, started, step_s, energy_j, False))
+                runs.append(Run(cell, number, started, step_s, False))
                 for stage, gpu, clock, watts, celsius in ranks:
                     mhz = 1600 * clock * np.exp(common + random.normal(0, self.noise))
                     readings.append(

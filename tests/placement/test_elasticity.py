@@ -23,7 +23,7 @@ def drawn(cells, log_steps, slopes):
     for at, which in enumerate(_BLOCKS):
         for cell, its in zip(cells[which::2], log_steps[which::2], strict=True):
             step_s = float(np.exp(its[at // 2]))
-            runs.append(Run(cell, at // 2 + 1, 1e9 + 180 * at, step_s, None, False))
+            runs.append(Run(cell, at // 2 + 1, 1e9 + 180 * at, step_s, False))
     of_cells = {cell.id: slope for cell, slope in zip(cells, slopes, strict=True)}
 
     def predicted(asked, e):

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from workflow_lib.report.figures import FigureEntry, Tables, figures, style
-from workflow_lib.report.figures.marks import mark_texts, tell
+from workflow_lib.report.figures.marks import _Marks, tell
 from workflow_lib.report.figures.style import shortened
 
 from .full_matrix import cell_row, full_matrix, identity, run_row
@@ -23,6 +23,10 @@ def tables() -> Tables:
 
 def of_kind(tables: Tables, kind: str) -> FigureEntry:
     return next(entry for entry in figures(tables) if entry.stem.split("-")[0] == kind)
+
+
+def mark_texts(axes) -> list[str]:
+    return [text for child in axes.artists if isinstance(child, _Marks) for *_, text in child.marks]
 
 
 def marks(entry: FigureEntry) -> list[str]:

@@ -53,7 +53,7 @@ _OVER_PROFILED = (
 
 
 def evaluate_test(
-    test: ClaimTest, measured: Sequence[Measured], coverage: float = differences.COVERAGE
+    test: ClaimTest, measured: Sequence[Measured], coverage: float
 ) -> list[dict[str, Any]]:
     """The contrasts of a test, as columns of CLAIMS without verdicts, with intervals of this
     coverage. If ``wide_low`` is null there is no interval, and ``in_words`` says why. If no

@@ -64,9 +64,7 @@ def _row(projection: Projected) -> dict[str, Any]:
     }
 
 
-def project_test(
-    test: ClaimTest, cells: Cells, coverage: float = planned.COVERAGE
-) -> Iterator[dict[str, Any]]:
+def project_test(test: ClaimTest, cells: Cells, coverage: float) -> Iterator[dict[str, Any]]:
     """The contrasts of a test: columns of CLAIMS without verdicts; none where the test is of
     anything but ratios of two cells' time or energy. A test that sets one pair beside another has
     none: the errors of two projections are one model's, and not independent. An interval of another

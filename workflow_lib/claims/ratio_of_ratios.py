@@ -21,7 +21,7 @@ from workflow_lib.claims.pairs import free_between, why_no_pair
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.measures import contrast, is_ratio
 from workflow_lib.config import ClaimTest
-from workflow_lib.intervals.differences import COVERAGE, Interval, of_estimates
+from workflow_lib.intervals.differences import Interval, of_estimates
 from workflow_lib.records import cell_axes
 from workflow_lib.records.measures import MEASURES, Measure
 from workflow_lib.report.figures.cell_names import Row
@@ -52,7 +52,7 @@ def second_pair(row: Row) -> dict[str, Any]:
 
 
 def evaluate_test(
-    test: ClaimTest, measured: Sequence[Measured], coverage: float = COVERAGE
+    test: ClaimTest, measured: Sequence[Measured], coverage: float
 ) -> list[dict[str, Any]]:
     """The contrasts of a test of two pairs, as :func:`.contrasts.evaluate_test` has them: one for
     each contrast of the first pair and each counterpart of it."""

@@ -255,16 +255,6 @@ class Exclusion(TrainingAxes):
     """Chunks of the model on each pipeline rank."""
     schedule: Axis[Schedule] | None = None
     """Order of a pipeline's passes."""
-    stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] | None = None
-    """Layers of each stage: exactly these."""
-    gpu_order: Annotated[tuple[Gpu, ...], Field(strict=False)] | None = None
-    """The node's GPU of each local rank: exactly these."""
-    gpu_uuids: Annotated[tuple[Uuid, ...], Field(strict=False)] | None = None
-    """The GPUs that the cell was placed on: exactly these."""
-    power_limits_w: Annotated[tuple[Watts, ...], Field(strict=False)] | None = None
-    """Power limit of each GPU of a node: exactly these."""
-    clock_limits_mhz: Annotated[tuple[Megahertz, ...], Field(strict=False)] | None = None
-    """Upper limit of each GPU's SM clock: exactly these."""
 
 
 class SweepSpec(Strict):

@@ -112,9 +112,6 @@ def _add_place(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--write", type=Path, help="where the sweep that tries a placement goes, if one is advised"
     )
-    parser.add_argument(
-        "--anyway", action="store_true", help="write that sweep even if the advice is to leave it"
-    )
     parser.set_defaults(run=_place)
 
 
@@ -135,10 +132,9 @@ def _place(chosen: argparse.Namespace) -> None:
     plain = sweep.described(study, advice)
     placed = sweep.placed_cell(study, advice.cell, plain)
     sentences = text.advice_sentences(advice)
-    is_wanted = advice.is_worth_a_try or (chosen.anyway and not advice.is_unchanged)
-    if is_wanted and placed.reason is not None:
+    if advice.is_worth_a_try and placed.reason is not None:
         sentences.append(f"It cannot be tried, and no sweep is written: {placed.reason}.")
-    elif is_wanted and chosen.write is not None:
+    elif advice.is_worth_a_try and chosen.write is not None:
         sweep.write(plain, chosen.write)
         sentences.append(f"{chosen.write} has the cell as it is and as placed, in turns.")
     chosen.output.mkdir(parents=True, exist_ok=True)

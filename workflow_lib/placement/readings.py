@@ -63,8 +63,6 @@ class Run:
     run: int
     started_unix_s: float
     step_time_s: float
-    #: of one step, all GPUs together; None where it is not known
-    step_energy_j: float | None
     simulated: bool
 
     @property
@@ -183,13 +181,11 @@ def read(directory: Path) -> Measured:
         if row["outcome"] != Outcome.COMPLETED.value or row["step_time_s"] is None:
             continue
         at = RunPaths(run_directory(results, row["cell"], row["run"]))
-        energy_j = row["energy_j"]
         run = Run(
             cell=read_record(at.cell, Cell),
             run=row["run"],
             started_unix_s=row["started_unix_s"],
             step_time_s=row["step_time_s"],
-            step_energy_j=None if energy_j is None else energy_j / row["counted_steps"],
             simulated=row["simulated"] is True,
         )
         runs.append(run)

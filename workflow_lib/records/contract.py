@@ -77,8 +77,7 @@ class RankRecord:
     started_unix_s: float = field(kw_only=True)
     #: the precisions found before the first step, completed after it; null if not told
     precisions: Precisions | None = None
-    #: the UUID that the driver gives its GPU; null on a CPU, on AMD GPUs, and in records of earlier
-    #: versions
+    #: the UUID that the driver gives its GPU; null on a CPU and on AMD GPUs
     gpu_uuid: str | None = None
     #: PCI domain, bus and device of its GPU, "0000:c1:00"; null on a CPU, if torch does not tell
     #: them, and in records of earlier versions

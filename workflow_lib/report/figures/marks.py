@@ -72,11 +72,6 @@ def tell(
     child.marks.append(((x, y), (x + width, y + height), text))
 
 
-def mark_texts(axes: Axes) -> list[str]:
-    """The texts of a panel's marks, in order."""
-    return [text for child in axes.artists if isinstance(child, _Marks) for *_, text in child.marks]
-
-
 def in_words(cell: Row, measure: str) -> str:
     """A measure of a completed cell: "Throughput 40,002 tokens/s (40,001–40,003)"."""
     known = MEASURES[measure]

@@ -71,17 +71,12 @@ def _square(gradients: list[Tensor], mesh: Mesh) -> Tensor:
 
 
 @torch.no_grad()
-def clip_gradients(
-    parameters: Iterable[nn.Parameter],
-    mesh: Mesh,
-    cut: bool = False,
-    maximum: float = MAXIMUM_GRADIENT_NORM,
-) -> Tensor:
-    """Scale the gradients so that their norm is at most ``maximum``; return the norm
+def clip_gradients(parameters: Iterable[nn.Parameter], mesh: Mesh, cut: bool = False) -> Tensor:
+    """Scale the gradients so that their norm is at most ``MAXIMUM_GRADIENT_NORM``; return the norm
     before that."""
     parameters = list(parameters)
     norm = gradient_norm(parameters, mesh, cut)
-    scale = (maximum / (norm + 1e-6)).clamp(max=1.0)
+    scale = (MAXIMUM_GRADIENT_NORM / (norm + 1e-6)).clamp(max=1.0)
     torch._foreach_mul_(local_gradients(parameters), scale)
     return norm
 

@@ -1,4 +1,4 @@
-"""What records of launches in turn say, of ours and of peers."""
+"""What records of launches in turn say."""
 
 import math
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.measuring import pairs
 from benchmarks.measuring.pairs import NEW_TOKENS
-from research.pages import engine, peers
+from research.pages import engine
 from tests.texts import lacking, rows_of
 
 
@@ -32,33 +32,6 @@ def test_the_ratio_is_a_geometric_mean_with_students_interval():
 
 
 CONDITIONS = {"gpu": "NVIDIA H200", "torch": "2.11.0", "begun": "2026-11-24T22:36Z"}
-
-
-def test_the_page_has_a_row_for_each_and_ratios_of_whole_pairs():
-    def record(by, speed, **more):
-        measures = {"tokens_per_s_per_gpu": speed, "mfu_causal": 0.5, "peak_gb": 60.0, "loss": 0.1}
-        known = {"gpus": 1, "cell": "h200/llama-8l/tp1_mb1_0", "by": by, "steps": 3}
-        return {**CONDITIONS, **known, **measures, **more}
-
-    theirs = [record("peer", speed, version="0.2") for speed in (100.0, 100.0)]
-    ours = [record("triptych", speed) for speed in (110.0, 110.0, 500.0)]
-    page = peers.page("note", "stem", ours + theirs)
-
-    assert "8 layers, `tp1`, `mb1`" in page
-    assert rows_of(page)[-2:] == [
-        ["this engine", "3", "240", "50.0", "60.0", "–"],
-        ["peer 0.2", "2", "100", "50.0", "60.0", "1.100 (1.100 to 1.100, 2 pairs)"],
-    ]
-    # Steps that repeat their tokens are learnt, which the loss shows.
-    assert " 0.1 to 0.1" in page
-    assert {"parameters", "stages"} & set(page.split()) == set()
-    divided = [{**each, "parameters": 8_000, "stage_layers": [3, 5]} for each in theirs]
-    divided += [{**each, "parameters": 8_000, "stage_layers": [4, 4]} for each in ours]
-    *_, last = peers.page("note", "stem", divided).splitlines()
-    assert lacking(last, "8,000", "0.2 3, 5;", "engine 4, 4.") == []
-    new = peers.page("note", "stem", [{**each, "tokens": NEW_TOKENS} for each in ours + theirs])
-    assert "new tokens" in new
-    assert " 0.1 to 0.1" not in new
 
 
 def test_ranks_that_shared_gpus_have_losses_and_memory_and_no_speeds():
