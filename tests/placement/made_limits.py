@@ -111,10 +111,13 @@ class Node:
     def measured(self, cells, rounds=3):
         """Runs of each cell, round by round."""
         runs, readings = [], []
+        #: cell → joules of a step of each of its runs
+        self.steps_j = {cell.id: [] for cell in cells}
         for number in range(1, rounds + 1):
             for cell in cells:
                 started = 1e9 + 180 * len(runs)
                 readings += self.readings(cell, number, started)
+                self.steps_j[cell.id].append(self.step_j)
                 runs.append(Run(cell, number, started, self.step_s, False))
         return Measured("made", runs, readings, {})
 
