@@ -18,6 +18,7 @@ from research.pages.parts import percent
 from research.pages.tables import NOTICE, document, table
 from workflow_lib.comparison.sides import read_side
 from workflow_lib.records.tables import KERNELS, TRACES
+from workflow_lib.records.training import NATIVE
 from workflow_lib.report.figures.cell_names import Row, completed_runs
 
 NAME = "operators-h200-2026-11-30.md"
@@ -88,9 +89,10 @@ def page(rebuilt: Path) -> str:
         "# What does the power cap cost, and where do the joules of a step go?",
         f"One {first['gpu']}, driver {first['driver']}, torch {first['torch']}, limit "
         f"{first['power_limit_w']:.0f} W, 30 November 2026: each operator of Llama 3 8B alone, on "
-        "random normal numbers, in a burst from rest (the shortest 5 ms of it) and for 2 s, there "
-        "and back; a row is the mean of both. Power is by the energy counter. The cells below "
-        f"were profiled on the same GPU and another, minutes before. [The records](../../"
+        "random normal numbers, in a burst from rest (the fastest of its pieces of 5 ms or a call) "
+        "and for 2 s, there and back; a row is the mean of both. Power is by the energy counter. "
+        f"The cells of `{findings.TRAINERS}` were profiled on the same GPU and another, minutes "
+        "before, and those of other sweeps on other GPUs. [The records](../../"
         f"evidence/operators/{RECORDS.name}) are of `research/operators_on_gpus.py`.",
         table(
             (
@@ -104,10 +106,9 @@ def page(rebuilt: Path) -> str:
         "them, beside the same operators alone: each layer's four products, two gradients of each, "
         "and the head in bf16. In a step products are faster than alone for seconds: the driver "
         "holds the mean power at the cap, and what element-wise kernels leave of it goes to the "
-        "products. Attention runs at their clock, and is slower than alone. With ZeRO-3 exchanges "
-        "run beside all and slow it. What is lost, to both, is the difference to bursts. The "
-        "[attention of transformers](../explanation/training.md#why-transformers-is-slower) is "
-        "another one, so it is left out.",
+        "products. Attention runs at their clock, and is slower than alone. With ZeRO-3 in bf16 "
+        "exchanges beside them make both slower than alone. What is lost, to the cap and to "
+        "exchanges, is the difference to bursts. Other trainers launch seven products a layer.",
         table(
             (
                 *("cell", "products: in a step, ms", "in bursts", "for seconds"),
@@ -182,7 +183,8 @@ class Step:
     label: str
     cell: Row
     step_s: float
-    power_w: float
+    #: of a GPU, by the counter
+    energy_j: float
     #: class of kernels → the time that it covers, at the power of its operators alone; last the
     #: time in which no kernel computes, at the power of a GPU with nothing to do
     joules: dict[str, float]
@@ -229,7 +231,7 @@ def _step(
         label,
         cell,
         fmean(run["step_time_s"] for run in runs),
-        fmean(run["power_per_gpu_mean_w"] for run in runs),
+        fmean(run["energy_per_step_j"] for run in runs) / cell["gpus"],
         joules,
         kernel_s,
     )
@@ -241,7 +243,7 @@ def _lost(
     """Rows of the table of what the cap costs steps whose GPUs have all layers."""
     for step in rows:
         cell = step.cell
-        if cell["layers"] != 32 or cell["dp"] != cell["gpus"] or cell["trainer"] == "transformers":
+        if cell["layers"] != 32 or cell["dp"] != cell["gpus"] or cell["trainer"] != NATIVE:
             continue
         lost_s, least_s, most_s, times = 0.0, 0.0, 0.0, list[float]()
         for kind, calls in alone(known, cell).items():
@@ -261,9 +263,9 @@ _HEADS = ("products", "attention", "element-wise", "optimiser", "other", "copies
 
 
 def _energies(step: Step) -> tuple[str, ...]:
-    alone_j, counted_j = sum(step.joules.values()), step.power_w * step.step_s
+    alone_j = sum(step.joules.values())
     return (
         step.label,
         *(f"{energy_j:,.0f}" if energy_j >= 0.5 else "–" for energy_j in step.joules.values()),
-        *(f"{alone_j:,.0f}", f"{counted_j:,.0f}", percent(alone_j / counted_j - 1)),
+        *(f"{alone_j:,.0f}", f"{step.energy_j:,.0f}", percent(alone_j / step.energy_j - 1)),
     )

@@ -27,8 +27,8 @@ from workflow_lib.words import counted
 #: how a figure shows runs
 _OF_RUNS = "markers and bars are medians, whiskers the range of the runs."
 _OF_KERNELS = (
-    "durations of all kernels of one step by class, in one profiled run of each cell. Kernels that "
-    "run at the same time each count."
+    "durations of all kernels that one step launched, by class, in one profiled run of each cell. "
+    "Kernels that run at the same time each count."
 )
 #: kinds of figures that a page shows, by the first word of a file's name: what they show, and how
 _FIGURES = {

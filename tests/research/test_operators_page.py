@@ -77,8 +77,8 @@ def test_a_higher_cap_returns_what_clock_and_times_allow():
 
 
 def test_joules_are_those_of_the_time_that_a_class_covers():
-    cell = {"layers": 2}
-    runs = [{"step_time_s": 1.0, "power_per_gpu_mean_w": 580.0}]
+    cell = {"layers": 2, "gpus": 2}
+    runs = [{"step_time_s": 1.0, "energy_per_step_j": 1160.0}]
     kinds = {"class": ["gemm", "memory"], "covered_s": [1.5, 1.0], "kernel_s": [1.6, 1.0]}
     # One rank and two steps: 2.0 s are computed, and 2.5 s covered by classes, so some twice.
     times = {"steps": [2], "computation_s": [1.8], "memory_s": [0.2], "span_s": [2.4]}
