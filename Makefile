@@ -125,7 +125,7 @@ sweep_of = $(if $(findstring /,$(1)),$(1),$$(test -d "results/sweeps/$(1)" || te
 # Makes the evidence where one of some sweeps is of it, and warns each time that it is not as recorded.
 evidence_of = test -z "$(filter evidence-%,$(1))" || { \
   test -d rebuilt/evidence || $(BIN)/python -m docs.evidence; \
-  test -d rebuilt/evidence || exit 1; test -f rebuilt/evidence/.as-recorded || \
+  test -d rebuilt/evidence || exit 1; test -f rebuilt/evidence.as-recorded || \
   echo "What follows is by rebuilt/evidence, which is not as recorded: make evidence says what differs" >&2; }
 
 compare: $(VENV)/.installed-analysis ## sweeps A and B side by side: ratios, intervals, and words for them

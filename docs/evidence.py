@@ -159,8 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-#: a file beside what was made, if all of it was as recorded
-AS_RECORDED = ".as-recorded"
+def as_recorded() -> Path:
+    """The file beside what was made that is there if all of it was as recorded."""
+    return REBUILT.with_name("evidence.as-recorded")
 
 
 def _make(write: bool) -> int:
@@ -169,6 +170,7 @@ def _make(write: bool) -> int:
     load_ledger(verdicts.LEDGER)
     for mistake in load_study(verdicts.LEDGER.parent).mistakes:
         print(printable(f"evidence: left out: {mistake}"), file=sys.stderr)
+    as_recorded().unlink(missing_ok=True)
     # Whole or not at all: other commands take what lies there for all of the evidence.
     draft = REBUILT.with_name("evidence.draft")
     for each in (REBUILT, draft):
@@ -211,7 +213,7 @@ def _make(write: bool) -> int:
             file=sys.stderr,
         )
         return 1
-    (REBUILT / AS_RECORDED).touch()
+    as_recorded().touch()
     return 0
 
 

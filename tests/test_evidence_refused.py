@@ -58,9 +58,8 @@ def test_a_bad_file_stops_what_needs_it(archives, study_directory, monkeypatch, 
     assert evidence.main([]) == (1 if is_claims else 0)
     assert f"{bad}: " in capsys.readouterr().err
     assert bool(rebuilt) != is_claims
-    as_recorded = evidence.REBUILT / evidence.AS_RECORDED
-    assert as_recorded.is_file() != is_claims
+    assert evidence.as_recorded().is_file() != is_claims
     if not is_claims:
         monkeypatch.setattr(evidence, "_stale", lambda made: ["a page"])
         assert evidence.main([]) == 1
-        assert not as_recorded.exists()
+        assert not evidence.as_recorded().exists()
