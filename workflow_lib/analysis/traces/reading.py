@@ -110,7 +110,7 @@ def _kernels(batches: Batches, notes: Notes) -> pl.DataFrame:
         orient="row",
     )
     launches, kernels = batches.launches.frame(), batches.kernels.frame()
-    if not launches["correlation"].has_nulls():
+    if not launches.is_empty() and not launches["correlation"].has_nulls():
         number = pl.col("correlation")
         earlier = (number < launches["correlation"].min()) & (number > 0)
         kept = kernels.filter(earlier.not_().fill_null(value=True))
