@@ -13,16 +13,18 @@ from typing import Any
 
 import polars as pl
 
+from research.grouping import grouped
 from research.pages import findings, parts
 from research.pages.parts import percent
 from research.pages.tables import NOTICE, document, table
 from workflow_lib.comparison.sides import read_side
 from workflow_lib.records.tables import KERNELS, TRACES
 from workflow_lib.records.training import NATIVE
+from workflow_lib.report.figures import kernel_times
 from workflow_lib.report.figures.cell_names import Row, completed_runs
 
-NAME = "operators-h200-2026-11-30.md"
 RECORDS = Path(__file__).parents[2] / "evidence" / "operators" / "h200-2026-11-30.jsonl"
+NAME = f"operators-{RECORDS.stem}.md"
 #: sweeps on H200 with profiled cells of dense models, whose layers are compiled
 SWEEPS = (findings.TRAINERS, findings.TRAINERS_LAYOUTS, "evidence-one-gpu-h200x1")
 NOTHING, HEAD = "nothing", "8192×128256×4096"
@@ -73,9 +75,7 @@ class Operator:
 
 def operators(records: Iterable[dict[str, Any]]) -> list[Operator]:
     """Each with its turns, in the order of the first."""
-    turns = dict[tuple[str, str], list[dict[str, Any]]]()
-    for record in records:
-        turns.setdefault((record["name"], record["shape"]), []).append(record)
+    turns = grouped(records, lambda record: (record["name"], record["shape"]))
     return [Operator.of(each) for each in turns.values()]
 
 
@@ -84,6 +84,7 @@ def page(rebuilt: Path) -> str:
     records = [json.loads(line) for line in RECORDS.read_text("utf-8").splitlines()]
     known, first = operators(records), records[0]
     rows = list(_steps(rebuilt, known))
+    legends = {each.name: each.legend for each in kernel_times.CLASSES}
     return document(
         NOTICE,
         "# What does the power cap cost, and where do the joules of a step go?",
@@ -128,7 +129,14 @@ def page(rebuilt: Path) -> str:
         "seconds, of whatever kernels. Where ranks wait for each other, their kernels of "
         "communication spin, and take more than nothing.",
         table(
-            ("cell", *_HEADS, "sum, J", "by the counter, J", "off"),
+            (
+                "cell",
+                *(legends[kind] for kind in CLASSES),
+                "waits",
+                "sum, J",
+                "by the counter, J",
+                "off",
+            ),
             map(_energies, rows),
         ),
     )
@@ -257,9 +265,6 @@ def _lost(
         returned = f"{100 * least_s / step.step_s:.1f} to {_share(most_s / step.step_s)}"
         told = (f"{1e3 * seconds:,.0f}" for seconds in times)
         yield step.label, *told, _share(lost_s / step.step_s), returned
-
-
-_HEADS = ("products", "attention", "element-wise", "optimiser", "other", "copies", "waits")
 
 
 def _energies(step: Step) -> tuple[str, ...]:
