@@ -44,10 +44,19 @@ class Held:
         """Parameters that are trained: those that all replicas hold, and those of experts."""
         return (self.adapters, 0.0) if training.workload == "lora" else (self.dense, self.experts)
 
-    @property
-    def bucket(self) -> float:
+    def bucket(self, training: Training) -> float:
         """Parameters whose gradients DeepSpeed reduces at once."""
-        return min(BUCKET_PARAMETERS, self.adapters or self.all)
+        largest = 0.0 if self.adapters else self.end
+        return bucket_parameters(training.zero_stage, self.adapters or self.all, largest)
+
+
+def bucket_parameters(zero_stage: int, trained: float, largest: float) -> float:
+    """Size of DeepSpeed's buckets: its own, at most what the rank trains. In ZeRO-2 the largest
+    parameter must fit. DeepSpeed 0.19.8 reduces a larger gradient in place, on a second stream if
+    it overlaps, and frees its memory meanwhile: what comes to lie there is overwritten.
+    """
+    least = largest if zero_stage == 2 else 0.0
+    return min(max(BUCKET_PARAMETERS, least), trained)
 
 
 def element_bytes(training: Training) -> int:
@@ -136,9 +145,10 @@ def states_bytes(
     if stage == 3:
         # This one bucket has the precision of the reduction, the buckets of other stages that of
         # gradients.
-        communication = element * min(LIVE_PARAMETERS, held.all) + REDUCED_BYTES * held.bucket
+        reduced = REDUCED_BYTES * held.bucket(training)
+        communication = element * min(LIVE_PARAMETERS, held.all) + reduced
     elif _has_buckets(training):
-        communication = (2 if training.overlap else 1) * element * held.bucket
+        communication = (2 if training.overlap else 1) * element * held.bucket(training)
     return weights, gradients, optimizer, communication
 
 
@@ -192,7 +202,7 @@ def reduction_bytes(unit: float, held: Held, training: Training) -> float:
         copies = REDUCED_BYTES
     else:
         copies = element + REDUCED_BYTES
-    return copies * held.bucket if _has_buckets(training) else 0.0
+    return copies * held.bucket(training) if _has_buckets(training) else 0.0
 
 
 def _expert_copies(degrees: Degrees) -> int:

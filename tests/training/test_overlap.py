@@ -6,9 +6,11 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from tests.training.cells import named
 from tests.training.ranks import launch
+from workflow_lib.trainers.deepspeed.engine import buckets
 from workflow_lib.trainers.native import sharding
 from workflow_lib.trainers.native.pipeline import one_forward_one_backward
 
@@ -185,3 +187,9 @@ def test_slices_that_stay_until_the_step_take_memory_of_compute(kind, kept, stre
 
     assert reduces.allocate((4,), dtype=torch.float32, device=None) == stream
     assert current == ["transfer"]
+
+
+@pytest.mark.parametrize(("stage", "size"), [(1, 5e8), (2, 4096 * 128256), (3, 5e8)])
+def test_in_zero2_a_bucket_holds_the_largest_gradient(stage, size):
+    layers = [nn.Linear(4096, outputs, bias=False, device="meta") for outputs in (4096, 128256)]
+    assert set(buckets(nn.Sequential(*layers), stage).values()) == {size}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.training import SUMS, Precisions, Training
-from workflow_lib.state_memory import BUCKET_PARAMETERS
+from workflow_lib.state_memory import bucket_parameters
 from workflow_lib.trainers.native.device import on_gpu
 from workflow_lib.trainers.native.mesh import Mesh
 from workflow_lib.trainers.native.model import (
@@ -102,7 +102,7 @@ class DeepSpeedEngine:
                 mpu = _ModelParallelUnit(mesh)
                 module = _whole(sequence, mesh, configuration, mpu)
             self.parameters = held_parameters(module)
-            configuration["zero_optimization"].update(buckets(module))
+            configuration["zero_optimization"].update(buckets(module, cell.training.zero_stage))
             self._spread_experts(module)
             self._adamw = adamw(_parameter_groups(module), cell.training, mesh.device)
             self._engine = deepspeed.initialize(
@@ -334,10 +334,11 @@ def settings(training: Training, dp: int, hidden_size: int) -> dict[str, Any]:
     }
 
 
-def buckets(module: nn.Module) -> dict[str, int]:
-    """Bucket sizes in elements: DeepSpeed's own, but at most the trained elements of the rank."""
-    trained = (p for p in module.parameters() if p.requires_grad)
-    size = min(BUCKET_PARAMETERS, sum(int(getattr(p, "ds_numel", p.numel())) for p in trained))
+def buckets(module: nn.Module, zero_stage: int) -> dict[str, int]:
+    """Sizes of DeepSpeed's buckets, in elements."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    sizes = [int(getattr(p, "ds_numel", p.numel())) for p in trained]
+    size = int(bucket_parameters(zero_stage, sum(sizes), max(sizes)))
     return {"reduce_bucket_size": size, "allgather_bucket_size": size}
 
 
