@@ -10,6 +10,7 @@ from workflow_lib.report.caveats import (
     capped_below_limit,
     energy_errors,
     short_memory,
+    trained_otherwise,
 )
 
 from .pages import build
@@ -52,6 +53,32 @@ def test_why_bursts_are_not_known_is_what_completed_runs_say():
     runs = [{**runs[0], **failed, "outcome": "timeout"}, {**runs[1], **why}]
     (told,) = capped_below_limit([cell], ["tp2-pp16"], runs)
     assert "not known: power" in told
+
+
+@pytest.mark.parametrize(
+    ("losses", "named"),
+    [
+        # Two H200, 8 steps of Llama 3 8B: ZeRO-1, a faulty 2 and 3 of DeepSpeed, torch's 3.
+        ([[12.465], [12.528], [12.462, 12.466], [12.463, 12.463]], ["b"]),
+        # Repeats that differ as much say nothing of cells; nor does rounding.
+        ([[12.044, 12.131], [12.217], [12.103]], []),
+        ([[12.5801, 12.5801], [12.5812, 12.5812]], []),
+        # Of two cells, neither is known to be the right one.
+        ([[12.46], [12.58]], ["a", "b"]),
+        ([[None], [12.58]], []),
+    ],
+)
+def test_cells_are_named_that_train_another_model_than_others(losses, named):
+    cells, runs = [], []
+    for name, of_cell in zip("abcd", losses, strict=False):
+        cell, its_runs = measured({**known(), "cell": name}, loss_last=of_cell)
+        cells.append(cell)
+        runs += [{**run, "cell": name} for run in its_runs]
+    told = trained_otherwise(cells, list("abcd")[: len(cells)], runs)
+    assert [line[0] for line in told] == named
+    # Another precision, or another recipe, is another training.
+    cells = [{**cell, "fp8_recipe": cell["cell"]} for cell in cells]
+    assert trained_otherwise(cells, [cell["cell"] for cell in cells], runs) == ()
 
 
 def test_settings_are_named_that_are_not_the_default_ones():

@@ -1,11 +1,12 @@
 """What may have changed a cell's measurements: errors of energy, power caps, memory pressure, other
-load on its nodes, and what a trainer does by its own ways."""
+load on its nodes, another training than it should be, and what a trainer does by its own ways."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from workflow_lib.comparison.matching import work
 from workflow_lib.power_errors import LEAST_ERROR_SHARE
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.files import read_if_there
@@ -108,6 +109,41 @@ def _why(cell: Row, runs: Sequence[Row]) -> Reason:
         if run["at_power_limit_share"] is None
     )
     return next(filter(None, reasons), Reason("no_reason"))
+
+
+#: losses of one training further apart than this share, and than this many times what repeats of a
+#: cell differ, are no rounding
+_APART_SHARE, _APART_REPEATS = 0.001, 3
+
+
+def trained_otherwise(
+    cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
+) -> tuple[str, ...]:
+    """A sentence for each cell of our engine whose last losses are apart from those of all other
+    cells that have to train the same: another layout is another speed, never another model."""
+    same: dict[Hashable, list[tuple[str, list[float]]]] = {}
+    for cell, label in zip(cells, labels, strict=True):
+        losses = [run["loss_last"] for run in completed_runs_of(cell, runs)]
+        known = [loss for loss in losses if loss is not None]
+        if known and cell["trainer"] == NATIVE:
+            named = f"{label} ({cell['model']} on {cell['platform']})"
+            same.setdefault((work(cell), cell["fp8_recipe"]), []).append((named, known))
+    return tuple(line for group in same.values() for line in _apart(group))
+
+
+def _apart(group: Sequence[tuple[str, list[float]]]) -> Iterator[str]:
+    repeats = max(max(losses) - min(losses) for _, losses in group)
+    for name, losses in group:
+        others = [loss for other, each in group if other != name for loss in each]
+        if others:
+            gap = max(min(losses) - max(others), min(others) - max(losses))
+            if gap > max(_APART_REPEATS * repeats, _APART_SHARE * min(others)):
+                yield f"{name}: {_span(losses)} nat; others {_span(others)}"
+
+
+def _span(losses: Sequence[float]) -> str:
+    ends = [f"{loss:.3f}" for loss in (min(losses), max(losses))]
+    return " to ".join(dict.fromkeys(ends))
 
 
 #: torch's allocator without any setting

@@ -26,6 +26,7 @@ from workflow_lib.report.caveats import (
     energy_errors,
     shared_nodes,
     short_memory,
+    trained_otherwise,
     trainers_differ,
     unused_gpus,
 )
@@ -180,6 +181,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         capped=capped_below_limit(cells, names, tables.runs),
         energy_errors=energy_errors(cells, names, tables.runs),
         short_memory=short_memory(cells, names, tables.runs),
+        trained_otherwise=trained_otherwise(cells, names, tables.runs),
         allocators_set=allocators_set(cells, names),
         overhead=overhead_lines(overhead, of_cell),
         plan=[planned_row(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
