@@ -25,6 +25,7 @@ from research.pages import (
     engine,
     findings,
     hosts,
+    in_step,
     jitter,
     measured,
     operators,
@@ -57,7 +58,10 @@ ARCHIVES = CHECKOUT / "evidence"
 DIGESTS = ARCHIVES / "products.csv"
 REBUILT = CHECKOUT / "rebuilt" / "evidence"
 #: the modules of pages of one file
-_OF_ONE_PAGE = (readings, placing, jitter, measured, hosts, projecting, provenance, operators)
+_OF_ONE_PAGE = (
+    *(readings, placing, jitter, measured),
+    *(hosts, projecting, provenance, operators, in_step),
+)
 #: more than any archive here has, unpacked
 _MAXIMUM_BYTES = 1e9
 
