@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zipfile import ZipFile
 
-from research.pages.parts import percent
 from research.pages.tables import NOTICE, document, table
 from workflow_lib.measure.summary import summarise
 
@@ -133,13 +132,10 @@ def _off(group: Sequence[Start]) -> Iterator[tuple[Start, float, float]]:
 def _sentence(group: Sequence[Start]) -> str:
     off = list(_off(group))
     by_counter, by_samples = (stdev(each[place] for each in off) for place in (1, 2))
-    held = [abs(counter) <= start.stated for start, counter, _ in off]
-    missed = max(abs(counter) - start.stated for start, counter, _ in off)
     return (
-        f"In step, it is the counter that is off: its deviation over starts is "
-        f"{100 * by_counter:.2f} %, that of the samples {100 * by_samples:.2f} %. The error that a "
-        f"run states holds in {sum(held)} of {len(held)} starts, and misses by "
-        f"{percent(missed, sign='')} at most, with what sequences and time move."
+        f"In step, it is the counter that is off: over starts it deviates by "
+        f"{100 * by_counter:.2f} %, the samples by {100 * by_samples:.2f} %, with what sequences "
+        "move. So the two differ by about the counter's error, and that is what a run states."
     )
 
 
