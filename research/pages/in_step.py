@@ -90,7 +90,10 @@ def page(_rebuilt: Path) -> str:
             map(_kind_row, groups),
         ),
         _sentence(groups[0]),
-        "A random wait lessens that, at a tenth of the throughput here; passes of 93 ms need none.",
+        "A random wait lessens that, at a tenth of the throughput here. Its joules cannot be taken "
+        f"off again: as if the GPU drew {_waiting_w(groups):.0f} W while it waits, because at the "
+        "limit the next pass may draw what a wait spared. Passes of 93 ms need none, and [in real "
+        "training](readings.md#energy-both-ways) the two seldom differ.",
         "## Each start",
         "Shares are off the mean of the kind's starts; `energy_error_share` is what the run itself "
         "states.",
@@ -137,6 +140,17 @@ def _sentence(group: Sequence[Start]) -> str:
         f"{100 * by_counter:.2f} %, the samples by {100 * by_samples:.2f} %, with what sequences "
         "move. So the two differ by about the counter's error, and that is what a run states."
     )
+
+
+def _waiting_w(groups: Sequence[Sequence[Start]]) -> float:
+    """What a wait adds to the energy of a pass, over its time."""
+    means = ((group[0], fmean(start.counter_w for start in group)) for group in groups)
+    at_once, later = (
+        (start.period_ms + start.wait_ms / 2, mean_w)
+        for start, mean_w in means
+        if start.period_ms == 100
+    )
+    return (later[0] * later[1] - at_once[0] * at_once[1]) / (later[0] - at_once[0])
 
 
 def _start_rows(group: Sequence[Start]) -> Iterator[tuple[str, ...]]:
