@@ -74,8 +74,8 @@ class Energy(NamedTuple):
     joules: float
     #: the integral of power alone, J
     integral: float
-    #: by how much the two differ, or 0 if the times of the counter's readings explain it; null
-    #: without a counter
+    #: three times what the two differ by, or 0 if the times of the counter's readings explain that;
+    #: null without a counter
     error_share: float | None
 
 
@@ -460,8 +460,9 @@ class Audit:
             share, off = self._share(best, counters.get(gpu, []), most[gpu]) or (None, 0.0)
             if integral is not None:
                 error = None if share is None else abs(1 / share - 1)
-                if error is not None and error <= off:
-                    error = 0.0
+                if error is not None:
+                    # Off in step by up to three times what the two differ (the docs' in-step.md).
+                    error = 0.0 if error <= off else 3 * error
                 energies[gpu] = Energy(integral * (share or 1.0), integral, error)
             self._check_counter(node, gpu, curve, counters.get(gpu, []))
         return energies

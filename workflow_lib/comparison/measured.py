@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workflow_lib import power_errors
 from workflow_lib.comparison.verdicts import widened
 from workflow_lib.intervals.contrasts import Design, Gpus, design, ratio
 from workflow_lib.intervals.differences import FEWEST_RUNS
@@ -121,11 +122,11 @@ def _errors(measure: str, sides: Sequence[Sequence[Mapping[str, Any]]]) -> tuple
 
 def _error(values: Mapping[str, float]) -> float | None:
     """The error of a run's energy by the sensor's looks. Records of before 1.1 do not tell it; it
-    is at most the difference between the counter and power."""
+    follows from the counter and power."""
     energy_j, integral_j = values.get("energy_j"), values.get("energy_integral_j")
     if "energy_error_share" in values or not energy_j or not integral_j or energy_j == integral_j:
         return values.get("energy_error_share")
-    return abs(integral_j / energy_j - 1)
+    return power_errors.in_step_share(energy_j, integral_j)
 
 
 def _row(

@@ -23,7 +23,7 @@ from workflow_lib.words import counted
 def energy_errors(
     cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
 ) -> tuple[str, ...]:
-    """A sentence for each cell with runs whose energy may be off by more than 0.2 %: by how much,
+    """A sentence for each cell with runs whose energy may be off by more than 0.6 %: by how much,
     and in how many runs."""
     lines = []
     for cell, label in zip(cells, labels, strict=True):
