@@ -14,7 +14,7 @@ from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import cell_axes
 from workflow_lib.records.paths import SweepPaths
 from workflow_lib.records.tables import KERNELS, STEP_TIMES, TRACES
-from workflow_lib.report.caveats import trainers_differ
+from workflow_lib.report.caveats import trained_otherwise, trainers_differ
 from workflow_lib.report.figures.cell_names import Row, completed, in_order
 from workflow_lib.report.figures.environments import environments
 from workflow_lib.report.figures.kernel_times import CLASSES, folded, kernel_times, mean_times
@@ -80,6 +80,10 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         parts.note(side) if any(map(completed, cells)) else "No run completed.",
         *(f"Trainer {clause}." for clause in trainers_differ(cells, directory.parents[1])),
         *(
+            f"**Trained another model than the others**, by the last loss: {sentence}."
+            for sentence in trained_otherwise(cells, _quoted(cells), side.runs)
+        ),
+        *(
             f"![{about[0]}](images/{name})\n\n*{': '.join(about)}{emulated}*"
             for name, (_, about) in images.items()
         ),
@@ -96,6 +100,10 @@ def of_sweep(directory: Path) -> dict[Path, str]:
     for name, (path, _) in images.items():
         found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
     return found
+
+
+def _quoted(cells: Sequence[Row]) -> list[str]:
+    return [f"`{name}`" for name in parts.names_of(cells).values()]
 
 
 def kernel_time(directory: Path, cells: Sequence[Row]) -> list[str]:
