@@ -192,7 +192,9 @@ def test_throughput_and_energy_are_what_raw_files_say(rebuilt, sweep):
     results = rebuilt / sweep / "results"
     runs = read_table(results / "sweeps" / sweep / "runs.parquet", RUNS).to_dicts()
     done = [run for run in runs if run["outcome"] == "completed"]
-    assert [run["outcome"] for run in runs if run not in done] == []
+    # None failed; one sweep was cut off.
+    lacking = 7 if sweep == "evidence-deepspeed-8b-x2" else 0
+    assert [run["outcome"] for run in runs if run not in done] == ["not_run"] * lacking
     for run in done:
         directory = results / "cells" / run["cell"] / f"run{run['run']}"
         ranks = [rows(path) for path in sorted(directory.glob("steps/rank*.csv"))]
