@@ -81,6 +81,13 @@ def test_cells_are_named_that_train_another_model_than_others(losses, named):
     assert trained_otherwise(cells, [cell["cell"] for cell in cells], runs) == ()
 
 
+def test_a_page_names_them_above_all(tmp_path):
+    layouts = {"tp1-pp1-dp2": 12.46, "tp2-pp1-dp1": 12.46, "tp1-pp2-dp1": 12.53}
+    cells = [Planned(name, measures={"loss_last": loss}) for name, loss in layouts.items()]
+    text = build(tmp_path, cells).text
+    assert "12.530 nat" in text.partition('id="cells"')[0]
+
+
 def test_settings_are_named_that_are_not_the_default_ones():
     other = "native; native, expandable_segments:True"
     cells = [{**known(), "allocator": text} for text in (None, "native", other)]
