@@ -11,8 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zipfile import ZipFile
 
+from research.grouping import grouped
 from research.pages.tables import NOTICE, document, table
 from workflow_lib.measure.summary import summarise
+from workflow_lib.power_errors import IN_STEP
 
 NAME = "in-step.md"
 _MEASURED = Path(__file__).parents[2] / "evidence" / "measured"
@@ -38,26 +40,29 @@ Kind = Sequence[Start]
 
 
 def kinds(path: Path) -> list[Kind]:
-    """The starts of each kind, as ``triptych measure`` would have summarised each alone."""
+    """The starts of each kind."""
+    of_kinds = grouped(_starts(path), lambda start: (start.period_ms, start.wait_ms))
+    return [of_kinds[kind] for kind in sorted(of_kinds)]
+
+
+def _starts(path: Path) -> Iterator[Start]:
+    """Each start, as ``triptych measure`` would have summarised it alone."""
     with TemporaryDirectory() as scratch, ZipFile(path) as archive:
         archive.extractall(scratch)
         run = Path(scratch, "run")
         steps = run / "steps" / "rank0.csv"
         rows = list(csv.DictReader(steps.open(encoding="utf-8", newline="")))
         known = json.loads((run / "measured.json").read_bytes())
-        grouped: dict[tuple[float, float], list[Start]] = {}
-        for line in Path(scratch, "log.txt").read_text("utf-8").splitlines():
-            if line.startswith("SEGMENT "):
-                told = json.loads(line.removeprefix("SEGMENT "))
-                first, last = told["first"] + _LEFT_OUT, told["last"]
-                with steps.open("w", encoding="utf-8", newline="") as file:
-                    writer = csv.DictWriter(file, rows[0])
-                    writer.writeheader()
-                    mine = (row for row in rows if first <= int(row["step"]) <= last)
-                    writer.writerows({**row, "phase": "measured"} for row in mine)
-                start = _start(told, summarise(run, known)["values"])
-                grouped.setdefault((start.period_ms, start.wait_ms), []).append(start)
-        return [grouped[kind] for kind in sorted(grouped)]
+        lines = Path(scratch, "log.txt").read_text("utf-8").splitlines()
+        for line in (line for line in lines if line.startswith("SEGMENT ")):
+            told = json.loads(line.removeprefix("SEGMENT "))
+            first, last = told["first"] + _LEFT_OUT, told["last"]
+            with steps.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, rows[0])
+                writer.writeheader()
+                mine = (row for row in rows if first <= int(row["step"]) <= last)
+                writer.writerows({**row, "phase": "measured"} for row in mine)
+            yield _start(told, summarise(run, known)["values"])
 
 
 def _start(told: dict[str, Any], values: dict[str, float]) -> Start:
@@ -83,12 +88,12 @@ def page(_rebuilt: Path) -> str:
         "## Short passes, and a GPU that idles between them",
         "[3,072 tokens](../../evidence/measured/in-step-short-h200x1.zip), 34 ms of work:",
         _table(short),
-        f"At 60 and 100 ms the counter and the samples are off together, since both look at the "
+        "At 60 and 100 ms the counter and the samples are off together, since both look at the "
         "same moments: starts are off their mean by more than the two differ. (Or the GPU itself "
         "is governed in step with the load: a pass's own time was not recorded.) "
         f"`energy_error_share` is three times the difference. Of these {len(off)} starts, "
-        f"{sum(share <= 1 for share in off)} are no further off than that, and {_within(off, 3)} "
-        "than the difference alone.",
+        f"{_within(off, 1)} are no further off than that, and {_within(off, IN_STEP)} than the "
+        "difference alone.",
         "## Passes that fill their period, at the power limit",
         "[7,400 to 8,000 tokens](../../evidence/measured/in-step-h200x1.zip), 97 % of the time; "
         "sequences differ by up to 1.4 %, which moves power by up to 1 %. Some with a random wait "

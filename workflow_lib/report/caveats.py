@@ -20,6 +20,10 @@ from workflow_lib.results import runs_of_cell
 from workflow_lib.words import counted
 
 
+def _named(cell: Row, label: str) -> str:
+    return f"{label} ({cell['model']} on {cell['platform']})"
+
+
 def energy_errors(
     cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
 ) -> tuple[str, ...]:
@@ -32,10 +36,7 @@ def energy_errors(
         off = [share for share in shares if share is not None and share > LEAST_ERROR_SHARE]
         if off:
             many = "" if len(ended) == 1 else f" in {len(off)} of {len(ended)} runs"
-            lines.append(
-                f"{label} ({cell['model']} on {cell['platform']}): up to "
-                f"±{significant(100 * max(off), 2)} %{many}"
-            )
+            lines.append(f"{_named(cell, label)}: up to ±{significant(100 * max(off), 2)} %{many}")
     return tuple(lines)
 
 
@@ -66,7 +67,7 @@ def capped_below_limit(
     """A sentence for each such cell: its power, how often and for how long power reaches the limit,
     and how far the clock is held down; or why that is not known."""
     return tuple(
-        f"{label} ({cell['model']} on {cell['platform']}): {'; '.join(_parts(cell, runs))}"
+        f"{_named(cell, label)}: {'; '.join(_parts(cell, runs))}"
         for cell, label in zip(cells, labels, strict=True)
         if completed(cell) and _is_explained(cell)
     )
@@ -126,8 +127,8 @@ def trained_otherwise(
         losses = [run["loss_last"] for run in completed_runs_of(cell, runs)]
         known = [loss for loss in losses if loss is not None]
         if known and cell["trainer"] == NATIVE:
-            named = f"{label} ({cell['model']} on {cell['platform']})"
-            same.setdefault((work(cell), cell["fp8_recipe"]), []).append((named, known))
+            group = same.setdefault((work(cell), cell["fp8_recipe"]), [])
+            group.append((_named(cell, label), known))
     return tuple(line for group in same.values() for line in _apart(group))
 
 
@@ -165,7 +166,7 @@ def short_memory(
                 for name in ("allocator_retries", "allocator_frees")
             )
             lines.append(
-                f"{label} ({cell['model']} on {cell['platform']}): up to "
+                f"{_named(cell, label)}: up to "
                 f"{counted(retries, 'allocation')} tried again and {counted(frees, 'block')} given "
                 f"back in {len(short)} of {counted(len(ended), 'run')}"
             )
@@ -175,7 +176,7 @@ def short_memory(
 def allocators_set(cells: Sequence[Row], labels: Sequence[str]) -> tuple[str, ...]:
     """A sentence for each cell whose allocator had settings, or was another than torch's usual."""
     return tuple(
-        f"{label} ({cell['model']} on {cell['platform']}): {cell['allocator']}"
+        f"{_named(cell, label)}: {cell['allocator']}"
         for cell, label in zip(cells, labels, strict=True)
         if cell["allocator"] not in (None, _PLAIN)
     )

@@ -338,7 +338,7 @@ def buckets(module: nn.Module, zero_stage: int) -> dict[str, int]:
     """Sizes of DeepSpeed's buckets, in elements."""
     trained = [p for p in module.parameters() if p.requires_grad]
     sizes = [int(getattr(p, "ds_numel", p.numel())) for p in trained]
-    size = int(bucket_parameters(zero_stage, sum(sizes), max(sizes)))
+    size = int(bucket_parameters(zero_stage, sum(sizes), max(sizes, default=0)))
     return {"reduce_bucket_size": size, "allgather_bucket_size": size}
 
 
