@@ -11,6 +11,7 @@ telemetry covers all of it, and prints what the run's own records say otherwise.
 from __future__ import annotations
 
 import argparse
+import cmath
 import contextlib
 import csv
 import functools
@@ -74,8 +75,8 @@ class Energy(NamedTuple):
     joules: float
     #: the integral of power alone, J
     integral: float
-    #: three times what the two differ by, or 0 if the times of the counter's readings explain that;
-    #: null without a counter
+    #: what the two differ by, or 0 if the times of the counter's readings explain that, or what
+    #: steps in step with the sensor make, if that is more; null without a counter
     error_share: float | None
 
 
@@ -252,6 +253,9 @@ class Audit:
         self.samples: list[Series] = []
         #: node → its ranks, whose GPUs count; None where all sampled ones do
         self.gpus: dict[str, list[Record] | None] = {}
+        #: mean time between ends of steps, if there are two; and the ends, if each is known to 1 ms
+        self.step_s = math.nan
+        self.step_ends: list[float] = []
         self.measured = files.record("measured.json")
         nothing: dict[str, Any] = {"training": {}, "hardware": {}, "telemetry": {}}
         self.cell = (files.record("cell.json") or {}) if self.measured is None else nothing
@@ -328,6 +332,11 @@ class Audit:
             of_log = self.measured is not None and self.measured["rung"] == LOG_RUNG
             times = paces(edges, counts, LOG_BLOCK_S if of_log else 0.0)
             self.values.update(counted_steps=sum(counts), step_time_s=statistics.median(times))
+            ends = [end for _, end in edges]
+            if len(ends) > 1:
+                self.step_s = (ends[-1] - ends[0]) / sum(counts[1:])
+            if max(counts) == 1 and not of_log:
+                self.step_ends = ends
         duration_s = self.window[1] - self.window[0]
         if duration_s <= 0:
             raise DamagedError("what was measured ends before it begins")
@@ -461,8 +470,7 @@ class Audit:
             if integral is not None:
                 error = None if share is None else abs(1 / share - 1)
                 if error is not None:
-                    # Off in step by up to three times what the two differ (the docs' in-step.md).
-                    error = 0.0 if error <= off else 3 * error
+                    error = max(0.0 if error <= off else error, self._in_step_share())
                 energies[gpu] = Energy(integral * (share or 1.0), integral, error)
             self._check_counter(node, gpu, curve, counters.get(gpu, []))
         return energies
@@ -521,6 +529,28 @@ class Audit:
         if counted_j > most_w * apart_s:
             return None
         return counted_j / (at_last - at_first), (first[1] + last[1]) / apart_s
+
+    def _in_step_share(self) -> float:
+        """By how much the energy of the last GPU's samples may be off, because steps are in step
+        with the sensor's looks, which are 20 ms apart: by 0.2 of power's swing and the looks a
+        step, as far as steps end at one phase of the looks, within each 10 s (the docs'
+        in-step.md). 0 without samples that far apart; where ends are not known, all may."""
+        start, end = self.window
+        samples = [sample for sample in self.samples[-1] if start <= sample[0] <= end]
+        if len(samples) < 2 or math.isnan(self.step_s):
+            return 0.0
+        if not 0.015 < (samples[-1][0] - samples[0][0]) / (len(samples) - 1) < 0.03:
+            return 0.0
+        together = 1.0
+        if self.step_ends:
+            of_blocks: dict[float, complex] = {}
+            for moment in (end - self.step_ends[0] for end in self.step_ends):
+                turned = cmath.exp(2j * math.pi * moment / 0.02)
+                of_blocks[moment // 10] = of_blocks.get(moment // 10, 0) + turned
+            together = sum(map(abs, of_blocks.values())) / len(self.step_ends)
+        watts = sorted(watt for _, watt in samples)
+        swing_w = watts[-1 - len(watts) // 20] - watts[len(watts) // 20]
+        return 0.2 * swing_w / statistics.fmean(watts) * 0.02 / self.step_s * together
 
     def _check_counter(self, node: str, gpu: int, curve: Curve, counter: Counter) -> None:
         """The counter and the readings tell one energy, over the readings of it in the window."""

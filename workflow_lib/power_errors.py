@@ -11,14 +11,22 @@ and no AMD GPU is among the 19. That none of these is worse than the worst of th
 
 from __future__ import annotations
 
+import cmath
+from collections.abc import Sequence
+from itertools import groupby
+from math import tau
+from statistics import fmean
 from typing import NamedTuple
 
 #: an ``energy_error_share`` that is not larger is no finding
-LEAST_ERROR_SHARE = 0.006
-#: so many times what counter and samples differ by, an energy may be off in step with the sensor:
-#: 14 of 16 starts of loads in step were no further from the mean of their kind, and 6 no further
-#: than the difference (docs/results/in-step.md). Both look at the same moments, and err together.
-IN_STEP = 3
+LEAST_ERROR_SHARE = 0.002
+#: H100 and H200 look at power so often, in s
+LOOK_S = 0.02
+#: of power's swing, so much is taken for a part of its mean where a load of one look a step is in
+#: step: set by 16 starts on one H200, enough for 29 of 31 on two others (docs/results/in-step.md)
+_TAKEN_FOR_MEAN = 0.2
+#: the sensor's clock and the node's drift apart by a hundredth of a look at most in so many s
+_BLOCK_S = 10.0
 GAIN_SHARE = 0.10
 OFFSET_W = 12.5
 IN_WORDS = (
@@ -39,14 +47,39 @@ class SensorError(NamedTuple):
 PUBLISHED = SensorError()
 
 
-def in_step_share(energy_j: float, integral_j: float, explained: float = 0.0) -> float:
-    """By how much an energy may be off, because its load is in step with the sensor: a share of it.
+def in_step_share(
+    samples: Sequence[tuple[float, float]],
+    step_s: float,
+    step_ends_s: Sequence[float] | None = None,
+) -> float:
+    """By how much an energy may be off, because steps are in step with the sensor: a share of it.
 
-    ``explained`` is how much of the difference between the counter's energy and the integral of
-    power the times of readings may make.
+    ``samples`` are the driver's, times in s and W, over the steps, and ``step_s`` is their mean
+    length. It is 0 where samples are not a look of 20 ms apart: such sensors were not measured.
+
+    The sensor takes power's part at its looks' own frequency for a part of the mean. That part is
+    the n-th harmonic of a load with n looks a step: at most 2/(π·n) of the swing where power has
+    two levels, and less by what a look averages. It counts as far as steps end at one phase of the
+    looks: by the length of the mean of the phases, as unit vectors. Without ``step_ends_s``, all
+    may.
     """
-    difference = abs(integral_j / energy_j - 1)
-    return 0.0 if difference <= explained else IN_STEP * difference
+    if len(samples) < 2:
+        return 0.0
+    apart_s = (samples[-1][0] - samples[0][0]) / (len(samples) - 1)
+    if not 0.75 * LOOK_S < apart_s < 1.5 * LOOK_S:
+        return 0.0
+    together = 1.0 if step_ends_s is None else _together(step_ends_s)
+    watts = sorted(watt for _, watt in samples)
+    swing_w = watts[-1 - len(watts) // 20] - watts[len(watts) // 20]
+    return _TAKEN_FOR_MEAN * swing_w / fmean(watts) * LOOK_S / step_s * together
+
+
+def _together(times_s: Sequence[float]) -> float:
+    """How far times share a phase of the sensor's looks: 1 if all do."""
+    since = [time - times_s[0] for time in times_s]
+    blocks = groupby(since, lambda time: time // _BLOCK_S)
+    of_blocks = (sum(cmath.exp(1j * tau * time / LOOK_S) for time in block) for _, block in blocks)
+    return sum(map(abs, of_blocks)) / len(since)
 
 
 def true_ends(reading: float, offset: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@ GPUs have the driver's samples every 20 ms, and a counter that is renewed every 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from workflow_lib import audit
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import GPU_COUNTERS
 
@@ -108,12 +110,28 @@ def test_energy_is_the_counters_where_samples_are_in_step_with_the_load(tmp_path
     assert gpu["power_mean_w"] == pytest.approx(400)
     assert gpu["energy_integral_j"] == pytest.approx(9600)
     assert gpu["energy_difference"] == pytest.approx(0.2)
-    assert gpu["energy_error_share"] == pytest.approx(3 * 0.2)
+    assert gpu["energy_error_share"] == pytest.approx(0.2)
     assert run["energy_j"] == pytest.approx(16_000)
-    assert (run["energy_difference"], run["energy_error_share"]) == pytest.approx((0.2, 0.6))
+    assert (run["energy_difference"], run["energy_error_share"]) == pytest.approx((0.2, 0.2))
     assert run["energy_per_token_j"] == pytest.approx(16_000 / 128)
     # A peak is one of what was sampled.
     assert gpu["power_peak_w"] == pytest.approx(seen_w)
+
+
+def test_steps_in_step_with_the_looks_are_told_where_counter_and_samples_agree(tmp_path):
+    # Looks see 600 and 200 W in turn, and a step lasts 500 of them.
+    paths = written(
+        tmp_path,
+        lambda _: 400.0,
+        at_changes(steady(400.0)),
+        sampled_w=lambda at: 600.0 if round(50 * at) % 2 else 200.0,
+    )
+    gpu = gpu_0(paths)
+    assert abs(gpu["energy_difference"]) < 1e-4
+    assert gpu["energy_error_share"] == pytest.approx(0.2 * 0.02 / 10, rel=1e-3)
+    files = audit.Files("run1", functools.partial(audit.read_file, paths.directory))
+    audited = audit.Audit(files).values["energy_error_share"]
+    assert audited == pytest.approx(gpu["energy_error_share"], rel=1e-6)
     # The energies of the steps add up to that of the run.
     steps = pl.read_parquet(paths.step_times).filter("counted")
     assert steps["energy_j"].to_list() == pytest.approx([8000, 8000])

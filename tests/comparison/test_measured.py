@@ -78,7 +78,7 @@ def test_the_interval_is_that_of_runs_apart(sides):
     [
         ({"energy_error_share": 0.02}, 0.02),
         # a record of before it was told, of a counter; and one of power alone
-        ({"energy_j": 100.0, "energy_integral_j": 98.0}, 0.06),
+        ({"energy_j": 100.0, "energy_integral_j": 98.0}, 0.02),
         ({"energy_j": 100.0, "energy_integral_j": 100.0}, None),
     ],
 )

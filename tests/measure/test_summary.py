@@ -101,7 +101,7 @@ def test_what_power_misses_of_the_counter_is_told_beside_the_energy(run):
     write(path, list(rows[0]), rows)
     record = summary.summarise(run, told())
     of_n2 = 1.04 * 660
-    share = 3 * of_n2 * (1 - 1 / 1.04) / (620 + of_n2)
+    share = of_n2 * (1 - 1 / 1.04) / (620 + of_n2)
     assert record["values"]["energy_error_share"] == pytest.approx(share, rel=1e-6)
     path.unlink()
     record = summary.summarise(run, told())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from workflow_lib import gpu_models
+from workflow_lib import gpu_models, power_errors
 from workflow_lib.analysis.integrals import Integrals
 from workflow_lib.analysis.known import Why
 from workflow_lib.analysis.metrics import Window
@@ -95,11 +95,13 @@ class Counted(NamedTuple):
 
     share: float | None
     reason: Why = ""
-    #: by how much the share may be off, because the times of the counter's readings may be
+    #: by how much the energy may be off, because the load is in step with the sensor
     error_share: float = 0.0
 
 
-def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]:
+def counted_shares(
+    recordings: Recordings, window: Window, step_ends_s: Sequence[float] = ()
+) -> dict[int, Counted]:
     """The energy of each GPU by its counter, as a share of the integral of its power, over the
     window; or why it is not known.
 
@@ -110,7 +112,9 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
         share = (C(b) − C(a)) / ∫ P dt from a to b
 
     The energy of any part of the window is the share times the integral of power over it: power
-    only tells how the counter's energy is spread over time, also between a, b and the edges.
+    only tells how the counter's energy is spread over time, also between a, b and the edges. It may
+    be off by what the two differ by, if the times of the counter's readings do not explain that,
+    and by what steps in step with the looks make; ``step_ends_s`` are their ends.
     """
     spans = energy_spans(recordings, window)
     sensors = recordings.sensors()
@@ -144,7 +148,19 @@ def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]
             return Counted(None, Reason("counter_stood_still"))
         if (counted_j := pair[1].value - pair[0].value) > most_w[sensor] * _apart_s(pair):
             return Counted(None, Reason("counter_too_fast"))
-        return Counted(counted_j / (end - begin), "", _times_off_s(pair) / _apart_s(pair))
+        share = counted_j / (end - begin)
+        apart = abs(1 / share - 1)
+        unexplained = 0.0 if apart <= _times_off_s(pair) / _apart_s(pair) else apart
+        return Counted(share, "", max(unexplained, in_step(sensor)))
+
+    def in_step(sensor: int) -> float:
+        if len(step_ends_s) < 2 or recordings.power_sources.get(sensor) != "driver":
+            return 0.0
+        within = pl.col("unix_time_s").is_between(window.start_unix_s, window.end_unix_s)
+        samples = recordings.power.filter(pl.col("sensor") == sensor, within)
+        step_s = (step_ends_s[-1] - step_ends_s[0]) / (len(step_ends_s) - 1)
+        rows = samples.select("unix_time_s", "power_w").drop_nulls().rows()
+        return power_errors.in_step_share(rows, step_s, step_ends_s)
 
     return {sensor: counted(sensor) for sensor in sensors}
 

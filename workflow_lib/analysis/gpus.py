@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib import gpu_models, power_errors
+from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import Counted, CountedThrottling, ThrottleShares
 from workflow_lib.analysis.known import Known, Values, Why, known, merged, missing_of, over, scaled
@@ -130,7 +130,7 @@ class Gpu:
         error = difference
         if share is not None and not problem:
             difference = 1 / share - 1, ""
-            error = power_errors.in_step_share(share, 1.0, self.counted.error_share), ""
+            error = self.counted.error_share, ""
         energy = self._energy_j(problem)
         source = "integral" if share is None else "counter"
         return {

@@ -212,7 +212,8 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
     recordings = read_recordings(paths, used)
     unwatched: Why = next(iter(recordings.unwatched.values()), "")
     steadiness = steady_state(cell, steps, recordings, unwatched)
-    counted = counted_shares(recordings, steps.window)
+    ends = steps.measured.group_by("step").agg(pl.col("ended_unix_s").max()).sort("step")
+    counted = counted_shares(recordings, steps.window, ends["ended_unix_s"].to_list())
     nodes = _nodes(paths, cell, steps, recordings, users, counted)
     of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
     energy = of_sensors["energy_j"]

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib import power_errors
 from workflow_lib.comparison.verdicts import widened
 from workflow_lib.intervals.contrasts import Design, Gpus, design, ratio
 from workflow_lib.intervals.differences import FEWEST_RUNS
@@ -126,7 +125,7 @@ def _error(values: Mapping[str, float]) -> float | None:
     energy_j, integral_j = values.get("energy_j"), values.get("energy_integral_j")
     if "energy_error_share" in values or not energy_j or not integral_j or energy_j == integral_j:
         return values.get("energy_error_share")
-    return power_errors.in_step_share(energy_j, integral_j)
+    return abs(integral_j / energy_j - 1)
 
 
 def _row(

@@ -86,9 +86,10 @@ POWER: tuple[Measure, ...] = (
         "energy_integral_j over energy_j, less 1; null if no counter gives energy_j",
         sensor="power", level="gpu", places=("watched",)),
     Measure("energy_error_share", "Error of energy by the sensor's looks",
-        "three times energy_difference without its sign, or 0 if the times of the counter's "
-        "readings explain it: by how much energies may be off, because the load is in step with "
-        "the sensor's looks; of a run, the mean of its GPUs by energy",
+        "by how much energies may be off, because the load is in step with the sensor's looks: "
+        "energy_difference without its sign, if the times of the counter's readings do not explain "
+        "it, or by the steps' ends and power's swing, whichever is more; of a run, the mean of its "
+        "GPUs by energy",
         people=("± %", 100.0), sensor="power", level="gpu"),
     Measure("energy_systematic_share", "Systematic error of both",
         "how far energy_j may be from the truth, as a share of it: by a gain of 10 % and an "
