@@ -4,6 +4,7 @@ settings of the allocator."""
 import pytest
 
 from tests.comparison.sides import known, measured
+from workflow_lib.records.outcomes import Outcome
 from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.report.caveats import (
     allocators_set,
@@ -22,12 +23,12 @@ CELL = "tp2-pp16 (llama3-70b on h200)"
 @pytest.mark.parametrize(
     ("shares", "told"),
     [
-        ([0.0, 0.0061, 0.0076], "up to ±0.76 % in 2 of 3 runs"),
+        ([0.0, 0.0021, 0.0076], "up to ±0.76 % in 2 of 3 runs"),
         ([0.0076], "up to ±0.76 %"),
-        ([0.0, 0.0059, None], None),
+        ([0.0, 0.0019, None], None),
     ],
 )
-def test_runs_in_step_with_the_sensor_are_named(shares, told):
+def test_runs_above_a_fifth_of_a_percent_are_named(shares, told):
     cell, runs = measured(known(), energy_error_share=shares)
     found = energy_errors([cell], ["tp2-pp16"], runs)
     assert [each.partition(": ")[::2] for each in found] == ([] if told is None else [(CELL, told)])
@@ -63,8 +64,9 @@ def test_why_bursts_are_not_known_is_what_completed_runs_say():
         # Repeats that differ as much say nothing of cells; nor does rounding.
         ([[12.044, 12.131], [12.217], [12.103]], []),
         ([[12.5801, 12.5801], [12.5812, 12.5812]], []),
-        # Of two cells, neither is known to be the right one.
-        ([[12.46], [12.58]], ["a", "b"]),
+        # Of two cells, neither is known to be the right one. Single runs may differ by chance.
+        ([[12.46, 12.46], [12.58]], ["a", "b"]),
+        ([[12.46], [12.58]], []),
         ([[None], [12.58]], []),
     ],
 )
@@ -83,7 +85,11 @@ def test_cells_are_named_that_train_another_model_than_others(losses, named):
 
 def test_a_page_names_them_above_all(tmp_path):
     layouts = {"tp1-pp1-dp2": 12.46, "tp2-pp1-dp1": 12.46, "tp1-pp2-dp1": 12.53}
-    cells = [Planned(name, measures={"loss_last": loss}) for name, loss in layouts.items()]
+    twice = [Outcome.COMPLETED] * 2
+    cells = [
+        Planned(name, outcomes=twice, measures={"loss_last": loss})
+        for name, loss in layouts.items()
+    ]
     text = build(tmp_path, cells).text
     assert "12.530 nat" in text.partition('id="cells"')[0]
 
