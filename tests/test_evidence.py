@@ -192,9 +192,7 @@ def test_throughput_and_energy_are_what_raw_files_say(rebuilt, sweep):
     results = rebuilt / sweep / "results"
     runs = read_table(results / "sweeps" / sweep / "runs.parquet", RUNS).to_dicts()
     done = [run for run in runs if run["outcome"] == "completed"]
-    # None failed; one sweep was cut off.
-    lacking = 7 if sweep == "evidence-deepspeed-8b-x2" else 0
-    assert [run["outcome"] for run in runs if run not in done] == ["not_run"] * lacking
+    assert [run["outcome"] for run in runs if run not in done] == []
     for run in done:
         directory = results / "cells" / run["cell"] / f"run{run['run']}"
         ranks = [rows(path) for path in sorted(directory.glob("steps/rank*.csv"))]
@@ -322,4 +320,4 @@ def test_an_archive_is_small_and_names_its_licence(sweep):
 
 
 def test_all_archives_together_are_small():
-    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 88e6
+    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 97e6

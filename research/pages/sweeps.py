@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import polars as pl
 
@@ -117,14 +118,28 @@ def kernel_time(directory: Path, cells: Sequence[Row]) -> list[str]:
     bars = folded([mean_times(list(ranks.values())) for ranks in of_cells.values()])
     shown = [each for each in CLASSES if any(each.name in bar for bar in bars)]
     lines = [
-        (f"`{names[cell]}`", *(significant(1e3 * bar.get(each.name, 0.0)) for each in shown))
+        (
+            f"`{names[cell]}`",
+            *_of_steps(traces.filter(pl.col("cell") == cell)),
+            *(significant(1e3 * bar.get(each.name, 0.0)) for each in shown),
+        )
         for cell, bar in zip(of_cells, bars, strict=True)
     ]
+    heads = ("the step", "idle", "exposed communication", *(each.legend for each in shown))
     return [
         "## Kernel time of a step",
-        "In ms, by class, the mean of the ranks of one profiled run of each cell.",
-        "\n".join(table(("cell", *(each.legend for each in shown)), lines)),
+        "In ms, the mean of the ranks of one profiled run of each cell: from the first to the last "
+        "kernel, of that with none and with communication alone, and of all kernels by class.",
+        "\n".join(table(("cell", *heads), lines)),
     ]
+
+
+def _of_steps(ranks: pl.DataFrame) -> Iterator[str]:
+    """The step's span, idle time and exposed communication: means over ranks, in ms."""
+    ranks = ranks.filter(pl.col("steps") > 0)
+    for name in ("span_s", "idle_s", "exposed_communication_s"):
+        times = (1e3 * ranks[name] / ranks["steps"]).to_list()
+        yield NOTHING if None in times else significant(fmean(times))
 
 
 def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
