@@ -7,22 +7,32 @@ import json
 from collections.abc import Iterator, Sequence
 from math import nan
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 from research.grouping import grouped
+from research.pages import findings
 from research.pages.tables import NOTICE, document, table
+from workflow_lib.cells import expand_study, merge
 from workflow_lib.measure.summary import summarise
+from workflow_lib.power_errors import LOOK_S, in_step_share
+from workflow_lib.projection.planned import step_time
+from workflow_lib.records.cell import Cell
+from workflow_lib.study import load_study
 
 NAME = "in-step.md"
-_MEASURED = Path(__file__).parents[2] / "evidence" / "measured"
+_MEASURED = findings.CHECKOUT / "evidence" / "measured"
 #: passes that nearly fill their period; and short ones with the GPU idle between them, on the GPU
 #: that power_errors' share was set by, and on two others
 LONG, SHORT, OTHERS = (
     _MEASURED / f"in-step-{name}.zip" for name in ("h200x1", "short-h200x1", "short-h200x2")
 )
+#: sweeps of the study's cells
+_ITS = ("parallelism", "microbatch", "optimisation", "lora")
+#: looks whose swing is as large as their mean
+_WIDE = [(tick * LOOK_S, 1.5 - tick % 2) for tick in range(100)]
 #: passes of a start, before power is steady
 _LEFT_OUT = 10
 
@@ -130,7 +140,40 @@ def page(_rebuilt: Path) -> str:
         f"{_waiting_w(waiting):.0f} W while it waits, because at the limit the next pass may draw "
         "what a wait spared. [In real training](readings.md#energy-both-ways) the two seldom "
         "differ.",
+        "## What did the study miss?",
+        *_of_the_study(),
     )
+
+
+def _of_the_study() -> Iterator[str]:
+    """How far its energies may be off in step, by projected times of its cells."""
+    study = load_study(findings.CHECKOUT / "config")
+    views = [view for name, view in expand_study(study).items() if name.split("-")[0] in _ITS]
+    planned_cells = [plan.cell for plan, _ in merge(views).values() if plan.feasible]
+    times = [(cell, step_time(cell)) for cell in planned_cells]
+    known = [(time.s, time.s / _passes(cell)) for cell, time in times if time is not None]
+    step_s, pass_s = (min(each[place] for each in known) for place in (0, 1))
+    middle_s = median(each for _, each in known)
+    by_steps, by_passes, by_half = (
+        100 * in_step_share(_WIDE, each) for each in (step_s, pass_s, middle_s)
+    )
+    yield (
+        f"It polled the same sensors. By projection, the {len(known)} of its {len(times)} cells "
+        f"here whose time can be projected take {step_s:.1f} s a step or more, and "
+        f"{1e3 * pass_s:.0f} ms or more for the passes of a micro-batch on a "
+        "stage. Take power to swing by as much as its mean, which is more than in all but one "
+        "layout of ours. In step by its steps, an energy is then off by "
+        f"{by_steps:.2f} % at most. In step by micro-batches, one step is off by {by_passes:.0f} % "
+        f"at most ({by_half:.1f} % in the cell of the median), and ten steps, each in another "
+        f"phase, by about {by_passes / 10**0.5:.0f} %."
+    )
+
+
+def _passes(cell: Cell) -> float:
+    """Times of a micro-batch on a stage, one after the other, in a step: 1F1B's."""
+    training, degrees = cell.training, cell.degrees
+    own = training.global_batch_size / (training.micro_batch_size * degrees.dp)
+    return own + degrees.pp - 1
 
 
 def _in_step(every: Sequence[Kind]) -> list[tuple[float, float, float]]:
