@@ -155,18 +155,22 @@ def states_bytes(
 def freed_bytes(held: Held, degrees: Degrees, training: Training) -> float:
     """Bytes of blocks that torch's allocator keeps where no layer can use them.
 
-    It keeps what a stream lets go for that stream: with the torch backend, and with DeepSpeed's
-    ZeRO-2 and 3, what an end of the model is gathered and reduced in. In DeepSpeed's ZeRO-0 and 1
-    the sums of whole gradients become those that the optimiser sees, which are in fp32 and cut over
-    the replicas; none of its runs was measured.
+    It keeps what a stream lets go for that stream: what an end of the model is gathered and reduced
+    in, with the torch backend and DeepSpeed's ZeRO-3, and with its ZeRO-2 if it overlaps. With
+    overlap, ZeRO-3 has its gathered weights and buckets a second time, while streams hold the first
+    ones. The six layouts of DeepSpeed in the evidence lie within -3.1 to +2.0 %, the estimate over
+    the count.
     """
-    if training.backend == "torch" or training.zero_stage >= 2:
-        reduced = 0 if training.workload == "lora" else REDUCED_BYTES
-        return held.end * (element_bytes(training) + reduced)
-    dense, experts = held.trained(training)
-    if training.zero_stage == 0:
-        return REDUCED_BYTES * (dense + experts)
-    return REDUCED_BYTES * (dense / degrees.copies + experts / _expert_copies(degrees))
+    reduced = 0 if training.workload == "lora" else REDUCED_BYTES
+    ends = held.end * (element_bytes(training) + reduced)
+    if training.backend == "torch":
+        return ends
+    if not training.overlap:
+        return ends if training.zero_stage == 3 else 0.0
+    if training.zero_stage == 3:
+        *_, gathered = states_bytes(held, degrees, training)
+        return ends + gathered + reduction_bytes(0.0, held, training)
+    return ends
 
 
 def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:

@@ -28,6 +28,7 @@ LAYOUTS, OVERLAP = "evidence-llama3-8b-x2", "evidence-overlap-x2"
 #: has the two fastest layouts again, too, in runs that recorded what the allocator did
 TRAINERS = "evidence-trainers-8b-x2"
 TRAINERS_LAYOUTS = "evidence-trainers-layouts-x2"
+DEEPSPEED = "evidence-deepspeed-8b-x2"
 
 _SWEEPS = CHECKOUT / "config" / "sweeps"
 

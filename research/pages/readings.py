@@ -34,6 +34,8 @@ Row = dict[str, Any]
 
 NAME = "readings.md"
 
+#: sweeps of the table of memory
+_OF_MEMORY = (findings.TRAINERS, findings.TRAINERS_LAYOUTS, findings.DEEPSPEED)
 _MEMORY = ("memory_peak_bytes", "memory_reserved_peak_bytes", "memory_used_peak_bytes")
 #: bytes of a number in the precision that is gathered or sent, and in that of reduced gradients
 _BF16, _FP32 = 2, 4
@@ -58,14 +60,10 @@ def page(rebuilt: Path) -> str:
         "\n".join(links(layouts)),
         "## Memory",
         "Of the fullest GPU, in 10⁹ bytes, the largest of a layout's runs of the whole Llama 3 8B "
-        f"on two GPUs (`{findings.TRAINERS}` and `{findings.TRAINERS_LAYOUTS}`). “At least” means "
-        "that ranks asked the driver after the allocator had returned blocks.",
-        "\n".join(
-            memory(
-                findings.directory_of(rebuilt, findings.TRAINERS),
-                findings.directory_of(rebuilt, findings.TRAINERS_LAYOUTS),
-            )
-        ),
+        f"on two GPUs ({', '.join(f'`{sweep}`' for sweep in _OF_MEMORY)}). “At least” means that "
+        "ranks asked the driver after the allocator had returned blocks. Cells without a "
+        "backend's name are those of torch; in the last of these sweeps, those of DeepSpeed.",
+        "\n".join(memory(*(findings.directory_of(rebuilt, sweep) for sweep in _OF_MEMORY))),
         "## What the sampler takes",
         "CPU time of the busiest node's sampler over the measured steps, as a share of one core, "
         "at 10 readings of each GPU a second.",
