@@ -423,9 +423,10 @@ def report_what_there_is():
     The tables are dated back, so that the next invocation knows them to be unfinished: Snakemake
     takes a table that is younger than those of its inputs that exist for finished. It also takes
     one for finished whose inputs have the checksums that it remembers, so it is made to forget
-    those of tables that were whole before.
+    those of tables that were whole before. Only what was asked for is shown, unless that is single
+    runs.
     """
-    for name, sweep in OF_PLATFORM.items():
+    for name, sweep in (ASKED_FOR or OF_PLATFORM).items():
         paths = sweep_paths(name)
         if not paths.plan.exists() or all(
             Path(run_file(run, "outcome.json")).exists() for run in runs_of(name)

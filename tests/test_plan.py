@@ -180,6 +180,13 @@ def test_a_sweep_that_a_platform_cannot_run_is_no_mistake(study_directory, capsy
     assert "cell on mine" in capsys.readouterr().err
 
 
+def test_a_sweep_for_all_that_does_not_fit_is_named_with_the_reason(study_directory, capsys):
+    mine(study_directory, gpu_memory_gb=12)
+    assert plan.main(["--config", str(study_directory), "--platform", "mine"]) == 0
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "slots-mine" in line)
+    assert "GPU of 12 GB" in told
+
+
 def test_smoke_is_for_every_platform_and_slots_for_those_with_gpus_side_by_side():
     for name, platform in STUDY.platforms.items():
         assert SWEEPS[f"smoke-{name}"].can_run

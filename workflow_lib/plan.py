@@ -91,6 +91,15 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any]:
     return columns
 
 
+def of_none(study: Study, sweeps: Views, platform: str) -> list[Sweep]:
+    """The sweeps for all platforms that this one can run no cell of."""
+    return [
+        sweep
+        for sweep in sweeps.values()
+        if sweep.platform == platform and study.sweeps[sweep.spec].is_for_all and not sweep.can_run
+    ]
+
+
 def of_platform(
     study: Study, sweeps: Views, platform: str
 ) -> tuple[list[Sweep], dict[str, ConfigError]]:
@@ -107,8 +116,9 @@ def of_platform(
     bad = {
         name: error for name, error in sweeps.bad.items() if name in views | study.sweeps.bad.keys()
     }
+    without = {sweep.name for sweep in of_none(study, sweeps, platform)}
     for sweep in (sweep for sweep in sweeps.values() if sweep.platform == platform):
-        if study.sweeps[sweep.spec].is_for_all and not sweep.can_run:
+        if sweep.name in without:
             continue
         try:
             refuse_idle(sweep, study.directory)
@@ -240,6 +250,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         for mistake in dict.fromkeys((*sweeps.mistakes, *map(str, bad.values()))):
             print(f"triptych: left out: {mistake}", file=sys.stderr)
     if chosen and not arguments.quiet:
+        for sweep in of_none(study, sweeps, chosen[0].platform) if arguments.platform else ():
+            # Without GPUs beside each other, some have no cell at all.
+            for planned in sweep.cells[:1]:
+                print(
+                    f"triptych: {sweep.name} is left out, as none of its cells can run: "
+                    f"{planned.reason}",
+                    file=sys.stderr,
+                )
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         for warning in warnings(chosen, study, memory):
             print(f"triptych: {warning}", file=sys.stderr)

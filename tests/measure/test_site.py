@@ -19,20 +19,23 @@ from workflow_lib import audit
 from workflow_lib.records.paths import RunPaths
 
 
-def site(directory: Path, word: str, **variables: str) -> None:
-    """Call a script of job 7 on node n1."""
+def site(directory: Path, word: str, gpus: int = 2, told: int = 0, **variables: str) -> None:
+    """Call a script of job 7 on node n1, with so many simulated GPUs; it tells so many lines."""
     of_job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURMD_NODENAME": "n1", **variables}
     words = [sys.executable, "-m", "workflow_lib.measure", "site", word, str(directory / "site")]
-    done = programs.run([*words, "--simulate=2", "--rate=10"], directory, environment(**of_job))
-    assert (done.returncode, done.stderr) == (0, "")
+    words += [f"--simulate={gpus}", "--rate=10"]
+    done = programs.run(words, directory, environment(**of_job))
+    assert (done.returncode, done.stderr.count("\n")) == (0, told)
 
 
-def measured_once(directory: Path, name: str, **variables: str) -> dict[str, object]:
+def measured_once(
+    directory: Path, name: str, gpus: int = 2, told: int = 0, **variables: str
+) -> dict[str, object]:
     """The record of a run of the job."""
     paths = RunPaths(directory / "site" / name)
-    site(directory, "begin", **variables)
+    site(directory, "begin", gpus, **variables)
     until(paths.telemetry_ready("n1").exists)
-    site(directory, "end", **variables)
+    site(directory, "end", gpus, told, **variables)
     assert paths.telemetry_end("n1").exists()
     record: dict[str, object] = json.loads(paths.measured.read_bytes())
     return record
@@ -46,8 +49,14 @@ def test_a_job_that_is_requeued_has_a_run_for_each_time(tmp_path):
 
 
 def test_a_node_that_was_not_sampled_is_told(tmp_path):
-    record = measured_once(tmp_path, "7", SLURM_JOB_NUM_NODES="2")
+    record = measured_once(tmp_path, "7", told=1, SLURM_JOB_NUM_NODES="2")
     assert record["nodes"] == ["n1"]
+    assert len(list(record["invalid"])) == 1  # type: ignore[call-overload]
+
+
+def test_a_job_with_gpus_of_which_none_is_seen_is_not_valid(tmp_path):
+    record = measured_once(tmp_path, "7", gpus=0, told=1)
+    assert record["gpus"] == []
     assert len(list(record["invalid"])) == 1  # type: ignore[call-overload]
 
 

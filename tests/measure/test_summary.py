@@ -229,6 +229,27 @@ def test_tokens_that_the_log_contradicts_are_not_valid(run, told_by_log, valid):
     assert (record["invalid"] == []) is valid
 
 
+def test_a_gpu_lags_by_its_clock_at_work(run):
+    # n1's GPU 0 idles at 300 MHz for half of the time, and keeps up with the others at work.
+    path = RunPaths(run).gpu_samples("n1")
+    with path.open(encoding="ascii", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for number, row in enumerate(rows):
+        idles = row["gpu"] == "0" and float(row["unix_time_s"]) < T0 + 19
+        row["sm_clock_mhz"] = "300" if idles else row["sm_clock_mhz"]
+        # Utilisation is read more seldom.
+        row["utilisation_percent"] = ("0" if idles else "100") if number % 10 < 2 else ""
+    write(path, list(rows[0]), rows)
+    record = summary.summarise(run, told())
+    first = record["gpus"][0]
+    assert first["sm_clock_mean_mhz"] < 1200
+    assert first["sm_clock_at_work_mhz"] == 1900
+    # Without utilisation nothing tells it.
+    assert record["gpus"][3]["sm_clock_at_work_mhz"] is None
+    (line,) = (line for line in summary.lines_of(record, run) if line.startswith("lags"))
+    assert "GPU-n2-1" in line
+
+
 def test_each_gpu_and_the_one_that_lags(run):
     record = summary.summarise(run, told())
     slow = record["gpus"][3]

@@ -65,15 +65,17 @@ def compare(a: Path, b: Path) -> str:
         kinds = sorted({run[name] for side in sides for run in side})
         if len(kinds) > 1:
             listed = " and ".join(map(str, kinds))
+            alike = ", for example with `--steps hook`" if name == "rung" else ""
             raise RecordError(
                 f"the runs of {a} and {b} are of two kinds ({what}: {listed}), which do not "
-                "compare; measure both sides alike, for example with `--steps hook`"
+                f"compare; measure both sides alike{alike}"
             )
     began = [run["started_unix_s"] for side in sides for run in side]
     if len(set(began)) < len(began):
         raise RecordError(f"{a} and {b} have one run twice; a copy is no repeat")
     lies = _design(*sides)
     lines = [_head(name, path, side) for name, path, side in zip("AB", (a, b), sides, strict=True)]
+    lines += [line for name, side in zip("AB", sides, strict=True) for line in _failed(name, side)]
     lines += ["", f"{'':14}{'A':>12}{'B':>12}{'A/B':>9}   95 % interval"]
     for measure, unit in MEASURES.items():
         of_a, of_b = ([run["values"].get(measure) for run in side] for side in sides)
@@ -102,6 +104,15 @@ def _gpus(run: Mapping[str, Any]) -> Gpus:
 def _head(name: str, path: Path, side: Sequence[Mapping[str, Any]]) -> str:
     on = _gpus_in_words(side[0])
     return f"{name}: {path}: {counted(len(side), 'run')} on {on}, rung {side[0]['rung']}"
+
+
+def _failed(name: str, side: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Says which commands of a side did not end well: they may have done less work than others."""
+    failed = [run for run in side if run.get("exit_code") or run.get("signal")]
+    if not failed:
+        return []
+    of = f"{len(failed)} of {counted(len(side), 'run')} of {name}"
+    return [f"{of} ended with an error, and may have done less than the others."]
 
 
 def _gpus_in_words(run: Mapping[str, Any]) -> str:

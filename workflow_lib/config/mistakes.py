@@ -117,7 +117,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     related = related or [other for other in names if name.startswith(f"{other}-")]
     if 0 < len(related) <= _RELATED:
         return f"did you mean {' or '.join(map(repr, related))}?"
-    return listed(names)
+    return listed(related or names)
 
 
 def listed(valid: Iterable[str]) -> str:

@@ -161,7 +161,7 @@ def _seen_end_unix_s(ended: float, paths: RunPaths) -> float:
 
 def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) -> str:
     """Why no step counts though steps were asked for; "" if some do, or were not asked for."""
-    asked = options.steps in ("hook", "log") or options.pattern or log
+    asked = options.steps in ("hook", "log") or options.pattern or log or options.tokens_per_step
     record = summary.read_json(paths.measured)
     if not asked or record["invalid"] or "counted_steps" in record["values"]:
         return ""
@@ -169,12 +169,19 @@ def _no_steps(options: argparse.Namespace, log: Path | None, paths: RunPaths) ->
         return f"all steps that were seen are warm-up: --warmup-steps is {options.warmup_steps}"
     if options.steps == "hook":
         return "no steps were seen: no process of the command took a step of a torch optimizer"
-    if log is None:  # records have words of their own
+    if options.records:  # which have words of their own
         return ""
+    if log is None:
+        return (
+            "no steps were seen, as the output goes to no file: add --steps hook, which needs "
+            "none, or send it to one, as in > train.log"
+        )
     if not log.exists():
-        return f"no steps were seen: {log} does not exist"
+        return (
+            f"no steps were seen: {log} does not exist; --log names a file that the command writes"
+        )
     looked_for = options.pattern or f"a step as {', '.join(PATTERNS)} write it: give --pattern"
-    return f"no steps were seen: no line of {log} has {looked_for}"
+    return f"no steps were seen: no line of {log} has {looked_for}, or --steps hook"
 
 
 def _environment(options: argparse.Namespace, paths: RunPaths) -> Mapping[str, str]:

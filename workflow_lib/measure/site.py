@@ -108,6 +108,11 @@ def end(options: argparse.Namespace, job_id: str) -> None:
     wanted = int(os.environ.get("SLURM_JOB_NUM_NODES") or 0)
     unseen = f"{wanted - len(nodes)} of {wanted} nodes were not sampled"
     problems = [unseen] if wanted > len(nodes) else []
+    for sampled in nodes:
+        if not summary.read_json(paths.telemetry_start(sampled))["gpus"]:
+            problems.append(f"no GPU was seen on {sampled}: its driver is not there, or hidden")
+    for problem in problems:
+        conclude.say(f"job {job_id} on {node}: {problem}")
     text = paths.logs / "summary.txt"
     with text.open("w", encoding="utf-8") as stream, contextlib.redirect_stderr(stream):
         conclude.conclude(paths, known, None, problems)

@@ -20,8 +20,10 @@ from workflow_lib.measure.log_steps import buffering, came_at_once, other_tokens
 from workflow_lib.power_errors import LEAST_ERROR_SHARE
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.telemetry_columns import (
+    BUSY_PERCENT,
     LEAST_THROTTLED_SHARE,
     THROTTLES,
+    clock_mhz,
     is_at_work,
 )
 from workflow_lib.words import counted
@@ -211,6 +213,7 @@ def _gpus(directory: Path, audit: Audit) -> Iterator[dict[str, Any]]:
                 "temperature_mean_c": _mean(temperatures),
                 "temperature_max_c": max(temperatures, default=None),
                 "sm_clock_mean_mhz": _mean(_numbers(own, "sm_clock_mhz")),
+                "sm_clock_at_work_mhz": _mean(list(_clocks_at_work(own))),
                 "utilisation_mean_percent": _mean(_numbers(own, "utilisation_percent")),
                 "throttle_shares": _throttle_shares(counted),
             }
@@ -237,6 +240,16 @@ def _within(path: Path, window: Sequence[float], column: str = "unix_time_s") ->
 
 def _numbers(rows: Sequence[Mapping[str, str]], column: str) -> list[float]:
     return [float(row[column]) for row in rows if row.get(column)]
+
+
+def _clocks_at_work(rows: Sequence[Mapping[str, str]]) -> Iterator[float]:
+    """The clocks that were read while kernels ran, by the utilisation that was read last."""
+    busy = False
+    for row in rows:
+        if percent := row.get("utilisation_percent"):
+            busy = float(percent) >= BUSY_PERCENT
+        if busy and row.get("sm_clock_mhz"):
+            yield float(row["sm_clock_mhz"])
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -269,6 +282,10 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
     """Ten lines at most, for the terminal."""
     values, gpus = record["values"], record["gpus"]
     lines = [_time_line(record)]
+    if record["invalid"]:
+        lines.append(f"NOT VALID {record['invalid'][0]}")
+        if more := len(record["invalid"]) - 1:
+            lines.append(f"          and {more} more: see measured.json")
     if record["simulated"]:
         lines.append("GPUs      SIMULATED: these are no measurements")
     energy_j = values.get("energy_j")
@@ -294,11 +311,7 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         lines.append("cost      " + ", ".join(per))
     if gpus:
         lines += _gpu_lines(gpus)
-    if record["invalid"]:
-        lines.append(f"NOT VALID {record['invalid'][0]}")
-        if more := len(record["invalid"]) - 1:
-            lines.append(f"          and {more} more: see measured.json")
-    elif energy_j is not None:
+    if energy_j is not None and not record["invalid"]:
         share = values.get("energy_error_share")
         by = "power alone, of one GPU at least" if share is None else "the energy counters"
         if share is not None and share > LEAST_ERROR_SHARE:
@@ -358,13 +371,13 @@ def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
     if unknown:
         none = f"not known: no counters of it, of {counted(unknown, 'GPU')}"
     lines.append("throttled " + (", ".join(throttled) or none))
-    clocks = [gpu["sm_clock_mean_mhz"] for gpu in gpus if gpu["sm_clock_mean_mhz"]]
+    clocks = [clock for gpu in gpus if (clock := clock_mhz(gpu))]
     idle = sum(not is_at_work(gpu) for gpu in gpus)
     if len(gpus) > 1 and idle:
         lines.append(f"lags      not told: {counted(idle, 'GPU')} had hardly anything to do")
     elif len(clocks) > 1 and len(clocks) == len(gpus):
-        slowest = min(gpus, key=lambda gpu: gpu["sm_clock_mean_mhz"])
-        below = 1 - slowest["sm_clock_mean_mhz"] / statistics.fmean(clocks)
+        slowest = min(gpus, key=lambda gpu: clock_mhz(gpu) or math.inf)
+        below = 1 - min(clocks) / statistics.fmean(clocks)
         lines.append(
             f"lags      {_place(slowest)}: its clock is {100 * below:.1f} % below the mean"
             if below >= _LAGS

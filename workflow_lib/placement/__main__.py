@@ -76,7 +76,10 @@ def _slots(chosen: argparse.Namespace) -> None:
         _slots_of_jobs(chosen)
         return
     if chosen.output is None:
-        raise RecordError(f"{chosen.directory} is read as a sweep, which needs --output")
+        raise RecordError(
+            f"{chosen.directory} has no measured jobs, or is not there; for the directory of a "
+            "sweep give --output"
+        )
     measured = readings.read(chosen.directory)
     characterisation = slots.characterise(measured, chosen.behind)
     simulated = any(run.simulated for run in measured.runs)

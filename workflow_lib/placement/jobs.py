@@ -19,7 +19,7 @@ from workflow_lib.placement import text
 from workflow_lib.records.files import read_measured
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError
-from workflow_lib.records.telemetry_columns import is_at_work
+from workflow_lib.records.telemetry_columns import clock_mhz, is_at_work
 from workflow_lib.words import counted
 
 #: a GPU is named where its temperature is surely so far above others'
@@ -99,7 +99,7 @@ def _deviations(run: Mapping[str, Any]) -> Iterator[tuple[Slot, tuple[float, flo
     of_model: dict[str, list[tuple[Slot, float, float]]] = defaultdict(list)
     for gpu in run["gpus"]:
         slot = (gpu["node"], gpu["gpu"], gpu["uuid"] or "")
-        clock, warmth = gpu["sm_clock_mean_mhz"], gpu["temperature_mean_c"]
+        clock, warmth = clock_mhz(gpu), gpu["temperature_mean_c"]
         # GPUs without a name may be of any models.
         if gpu["name"] and clock and warmth is not None and is_at_work(gpu):
             of_model[gpu["name"]].append((slot, clock, warmth))

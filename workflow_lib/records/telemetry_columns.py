@@ -128,16 +128,24 @@ THROTTLES = {
 LEAST_THROTTLED_SHARE = 0.0005
 #: a GPU is at work if kernels run for this percentage of the time or, where that is not told, if it
 #: draws this share of its power limit. One that heat slows draws little, and kernels run on it
-_BUSY_PERCENT, _LOADED_SHARE = 50.0, 0.4
+BUSY_PERCENT, _LOADED_SHARE = 50.0, 0.4
 
 
 def is_at_work(gpu: Mapping[str, Any]) -> bool:
     """Whether a GPU of a record is at work: an idle one chooses its clock, which tells nothing."""
     busy_percent = gpu["utilisation_mean_percent"]
     if busy_percent is not None:
-        return bool(busy_percent >= _BUSY_PERCENT)
+        return bool(busy_percent >= BUSY_PERCENT)
     power_w, limit_w = gpu["power_mean_w"], gpu["power_limit_w"]
     return bool(power_w and limit_w and power_w >= _LOADED_SHARE * limit_w)
+
+
+def clock_mhz(gpu: Mapping[str, Any]) -> float | None:
+    """The mean SM clock of a GPU of a record while kernels ran. It is that of all its time where
+    utilisation is not told, and in records of before."""
+    at_work: float | None = gpu.get("sm_clock_at_work_mhz")
+    whole: float | None = gpu["sm_clock_mean_mhz"]
+    return whole if at_work is None else at_work
 
 
 #: telemetry/<node>-power.csv: power as the driver itself samples it, collected in batches
