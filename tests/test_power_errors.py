@@ -40,6 +40,11 @@ def test_of_looks_of_another_pace_nothing_is_said(apart_s):
     assert in_step_share([], 0.1) == 0
 
 
+def test_without_steps_or_power_nothing_is_divided():
+    dark = [(at, 0.0) for at, _ in LOOKS]
+    assert in_step_share(dark, 0.1) == in_step_share(LOOKS, 0.0, ends(0.0, 9)) == 0
+
+
 def test_single_samples_are_no_swing():
     steady = [(at, 950.0 if tick % 50 == 0 else 400.0) for tick, (at, _) in enumerate(LOOKS)]
     assert in_step_share(steady, 0.1) == 0

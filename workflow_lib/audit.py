@@ -537,7 +537,7 @@ class Audit:
         in-step.md). 0 without samples that far apart; where ends are not known, all may."""
         start, end = self.window
         samples = [sample for sample in self.samples[-1] if start <= sample[0] <= end]
-        if len(samples) < 2 or math.isnan(self.step_s):
+        if len(samples) < 2 or not self.step_s > 0:
             return 0.0
         if not 0.015 < (samples[-1][0] - samples[0][0]) / (len(samples) - 1) < 0.03:
             return 0.0
@@ -550,7 +550,8 @@ class Audit:
             together = sum(map(abs, of_blocks.values())) / len(self.step_ends)
         watts = sorted(watt for _, watt in samples)
         swing_w = watts[-1 - len(watts) // 20] - watts[len(watts) // 20]
-        return 0.2 * swing_w / statistics.fmean(watts) * 0.02 / self.step_s * together
+        mean_w = statistics.fmean(watts)
+        return 0.2 * swing_w / mean_w * 0.02 / self.step_s * together if mean_w > 0 else 0.0
 
     def _check_counter(self, node: str, gpu: int, curve: Curve, counter: Counter) -> None:
         """The counter and the readings tell one energy, over the readings of it in the window."""

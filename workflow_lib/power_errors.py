@@ -55,7 +55,8 @@ def in_step_share(
     """By how much an energy may be off, because steps are in step with the sensor: a share of it.
 
     ``samples`` are the driver's, times in s and W, over the steps, and ``step_s`` is their mean
-    length. It is 0 where samples are not a look of 20 ms apart: such sensors were not measured.
+    length. It is 0 where samples are not a look of 20 ms apart, as such sensors were not measured,
+    and where steps have no length or power is 0.
 
     The sensor takes power's part at its looks' own frequency for a part of the mean. That part is
     the n-th harmonic of a load with n looks a step: at most 2/(π·n) of the swing where power has
@@ -63,15 +64,15 @@ def in_step_share(
     looks: by the length of the mean of the phases, as unit vectors. Without ``step_ends_s``, all
     may.
     """
-    if len(samples) < 2:
+    if len(samples) < 2 or step_s <= 0:
         return 0.0
     apart_s = (samples[-1][0] - samples[0][0]) / (len(samples) - 1)
     if not 0.75 * LOOK_S < apart_s < 1.5 * LOOK_S:
         return 0.0
     together = 1.0 if step_ends_s is None else _together(step_ends_s)
     watts = sorted(watt for _, watt in samples)
-    swing_w = watts[-1 - len(watts) // 20] - watts[len(watts) // 20]
-    return _TAKEN_FOR_MEAN * swing_w / fmean(watts) * LOOK_S / step_s * together
+    swing_w, mean_w = watts[-1 - len(watts) // 20] - watts[len(watts) // 20], fmean(watts)
+    return _TAKEN_FOR_MEAN * swing_w / mean_w * LOOK_S / step_s * together if mean_w > 0 else 0.0
 
 
 def _together(times_s: Sequence[float]) -> float:
