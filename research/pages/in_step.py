@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
+from functools import cache
 from math import nan
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -56,8 +57,9 @@ class Start(NamedTuple):
 Kind = Sequence[Start]
 
 
+@cache
 def kinds(path: Path) -> list[Kind]:
-    """The starts of each kind."""
+    """The starts of each kind, of one GPU."""
     of_kinds = grouped(_starts(path), lambda start: (start.gpu, start.period_ms, start.wait_ms))
     return [of_kinds[kind] for kind in sorted(of_kinds)]
 
@@ -99,6 +101,20 @@ def _start(gpu: str, told: dict[str, Any], values: dict[str, float]) -> Start:
     return Start(gpu, *of_load, counter_w, samples_w, stated, apart, busy_ms)
 
 
+def finding() -> str:
+    """What the sensor hides, in two sentences."""
+    short, others = kinds(SHORT), kinds(OTHERS)
+    of_gpus = {start.gpu for kind in (*short, *others) for start in kind}
+    off = [each for kind in (*short, *others) if _is_in_step(kind) for _, each, _ in _off(kind)]
+    judged = _in_step(others)
+    return (
+        "Where passes keep in step with its sensor, an H200's energy counter is off by "
+        f"{_ends(off)} %: {len(off)} starts of the same work on {len(of_gpus)} GPUs. Runs say so "
+        f"themselves, by a rule set on one of these; on the others it held in {_within(judged)} of "
+        f"{len(judged)} starts."
+    )
+
+
 def page(_rebuilt: Path) -> str:
     """The page; its runs are of no sweep."""
     short, others, long = kinds(SHORT), kinds(OTHERS), kinds(LONG)
@@ -107,7 +123,7 @@ def page(_rebuilt: Path) -> str:
     busy = [
         start.busy_ms / fmean(each.busy_ms for each in kind) - 1
         for kind in others
-        if kind[0].period_ms != 93
+        if _is_in_step(kind)
         for start in kind
     ]
     return document(
@@ -176,12 +192,16 @@ def _passes(cell: Cell) -> float:
     return own + degrees.pp - 1
 
 
+def _is_in_step(kind: Kind) -> bool:
+    return kind[0].period_ms != 93
+
+
 def _in_step(every: Sequence[Kind]) -> list[tuple[float, float, float]]:
     """Of each start in step: how far its counter is off its kind, ``stated`` and ``apart``."""
     return [
         (abs(counter), start.stated, start.apart)
         for kind in every
-        if kind[0].period_ms != 93
+        if _is_in_step(kind)
         for start, counter, _ in _off(kind)
     ]
 

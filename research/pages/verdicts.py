@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from research.pages import findings, triptych
+from research.pages import findings, in_step, triptych
 from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
@@ -29,9 +29,8 @@ _NOTICE = (
 #: where README.md holds what is made here
 _BEGIN, _END = "<!-- findings: made by `python -m docs.evidence --write` -->", "<!-- /findings -->"
 _PICTURE = "<!-- picture: made by `python -m docs.evidence --write` -->", "<!-- /picture -->"
-#: the claims that the README tells of: two of ours with one measure, and one that sets pairs beside
-#: each other
-_TOLD, _TOLD_OF_PAIRS, _TOLD_OF_FP8 = "T4", "R2", "T25"
+#: the claims that the README tells of: one that sets pairs beside each other, and one of ours
+_TOLD_OF_PAIRS, _TOLD = "R2", "T25"
 #: the pages of sweeps that have none of their own name
 _PAGES = {findings.LAYOUTS: findings.NAME, findings.OVERLAP: findings.NAME}
 
@@ -76,12 +75,12 @@ def _findings(rebuilt: Path, rows: Sequence[Row]) -> str:
         f"differences support]({results}).",
         f"2. {findings.trainers(rebuilt)} [Power, memory and differences]"
         f"(docs/results/{findings.TRAINERS}.md).",
+        f"3. {in_step.finding()} [Each kind of start, and the rule](docs/results/{in_step.NAME}).",
         *(
             f"{number}. {said} [The runs behind it](docs/results/claims.md#{name.lower()})."
             for number, name, said in (
-                (3, _TOLD, of_claim(rows, _TOLD)),
                 (4, _TOLD_OF_PAIRS, of_pairs(rows, _TOLD_OF_PAIRS)),
-                (5, _TOLD_OF_FP8, of_claim(rows, _TOLD_OF_FP8)),
+                (5, _TOLD, of_claim(rows, _TOLD)),
             )
         ),
         "",
