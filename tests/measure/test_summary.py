@@ -241,13 +241,15 @@ def test_a_gpu_lags_by_its_clock_at_work(run):
         row["utilisation_percent"] = ("0" if idles else "100") if number % 10 < 2 else ""
     write(path, list(rows[0]), rows)
     record = summary.summarise(run, told())
-    first = record["gpus"][0]
-    assert first["sm_clock_mean_mhz"] < 1200
-    assert first["sm_clock_at_work_mhz"] == 1900
+    first, *_, slow = record["gpus"]
+    of_all_its_time, *at_work = (first["sm_clock_mean_mhz"], first["sm_clock_at_work_mhz"])
+    at_work.append(slow["sm_clock_at_work_mhz"])
+    assert of_all_its_time < 1200
     # Without utilisation nothing tells it.
-    assert record["gpus"][3]["sm_clock_at_work_mhz"] is None
-    (line,) = (line for line in summary.lines_of(record, run) if line.startswith("lags"))
-    assert "GPU-n2-1" in line
+    assert at_work == [1900, None]
+    # The mean of its own and the other clocks at work is 1,850 MHz.
+    (line,) = (line for line in summary.lines_of(record, run) if slow["uuid"] in line)
+    assert f"{100 * (1 - 1700 / 1850):.1f}" in line
 
 
 def test_each_gpu_and_the_one_that_lags(run):
