@@ -470,7 +470,8 @@ class Audit:
             if integral is not None:
                 error = None if share is None else abs(1 / share - 1)
                 if error is not None:
-                    error = max(0.0 if error <= off else error, self._in_step_share())
+                    in_step = 0.0 if start["simulated"] else self._in_step_share()
+                    error = max(0.0 if error <= off else error, in_step)
                 energies[gpu] = Energy(integral * (share or 1.0), integral, error)
             self._check_counter(node, gpu, curve, counters.get(gpu, []))
         return energies

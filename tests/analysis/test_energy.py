@@ -7,6 +7,7 @@ GPUs have the driver's samples every 20 ms, and a counter that is renewed every 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,11 @@ def test_steps_in_step_with_the_looks_are_told_where_counter_and_samples_agree(t
     files = audit.Files("run1", functools.partial(audit.read_file, paths.directory))
     audited = audit.Audit(files).values["energy_error_share"]
     assert audited == pytest.approx(gpu["energy_error_share"], rel=1e-6)
+    # Simulated power has no sensor.
+    start = json.loads(paths.telemetry_start("node1").read_text("utf-8"))
+    paths.telemetry_start("node1").write_text(json.dumps(start | {"simulated": True}), "utf-8")
+    assert gpu_0(paths)["energy_error_share"] == 0
+    assert audit.Audit(files).values["energy_error_share"] == 0
     # The energies of the steps add up to that of the run.
     steps = pl.read_parquet(paths.step_times).filter("counted")
     assert steps["energy_j"].to_list() == pytest.approx([8000, 8000])

@@ -154,7 +154,10 @@ def counted_shares(
         return Counted(share, "", max(unexplained, in_step(sensor)))
 
     def in_step(sensor: int) -> float:
-        if len(step_ends_s) < 2 or recordings.power_sources.get(sensor) != "driver":
+        node, _ = places[sensor]
+        is_sensor = not recordings.nodes[node].start.simulated
+        is_read = is_sensor and recordings.power_sources.get(sensor) == "driver"
+        if len(step_ends_s) < 2 or not is_read:
             return 0.0
         within = pl.col("unix_time_s").is_between(window.start_unix_s, window.end_unix_s)
         samples = recordings.power.filter(pl.col("sensor") == sensor, within)
