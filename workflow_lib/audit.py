@@ -253,9 +253,9 @@ class Audit:
         self.samples: list[Series] = []
         #: node → its ranks, whose GPUs count; None where all sampled ones do
         self.gpus: dict[str, list[Record] | None] = {}
-        #: mean time between ends of steps, if there are two; and the ends, if each is known to 1 ms
-        self.step_s = math.nan
-        self.step_ends: list[float] = []
+        #: mean time between ends of steps, if there are two; and how far they share a phase of the
+        #: sensor's looks, which all may where the end of each is not known to 1 ms
+        self.step_s, self.together = math.nan, 1.0
         self.measured = files.record("measured.json")
         nothing: dict[str, Any] = {"training": {}, "hardware": {}, "telemetry": {}}
         self.cell = (files.record("cell.json") or {}) if self.measured is None else nothing
@@ -336,7 +336,7 @@ class Audit:
             if len(ends) > 1:
                 self.step_s = (ends[-1] - ends[0]) / sum(counts[1:])
             if max(counts) == 1 and not of_log:
-                self.step_ends = ends
+                self.together = _together(ends)
         duration_s = self.window[1] - self.window[0]
         if duration_s <= 0:
             raise DamagedError("what was measured ends before it begins")
@@ -534,25 +534,18 @@ class Audit:
     def _in_step_share(self) -> float:
         """By how much the energy of the last GPU's samples may be off, because steps are in step
         with the sensor's looks, which are 20 ms apart: by 0.2 of power's swing and the looks a
-        step, as far as steps end at one phase of the looks, within each 10 s (the docs'
-        in-step.md). 0 without samples that far apart; where ends are not known, all may."""
+        step, as far as steps end at one phase of the looks (the docs' in-step.md). 0 without
+        samples that far apart."""
         start, end = self.window
         samples = [sample for sample in self.samples[-1] if start <= sample[0] <= end]
         if len(samples) < 2 or not self.step_s > 0:
             return 0.0
         if not 0.015 < (samples[-1][0] - samples[0][0]) / (len(samples) - 1) < 0.03:
             return 0.0
-        together = 1.0
-        if self.step_ends:
-            of_blocks: dict[float, complex] = {}
-            for moment in (end - self.step_ends[0] for end in self.step_ends):
-                turned = cmath.exp(2j * math.pi * moment / 0.02)
-                of_blocks[moment // 10] = of_blocks.get(moment // 10, 0) + turned
-            together = sum(map(abs, of_blocks.values())) / len(self.step_ends)
         watts = sorted(watt for _, watt in samples)
         swing_w = watts[-1 - len(watts) // 20] - watts[len(watts) // 20]
         mean_w = statistics.fmean(watts)
-        return 0.2 * swing_w / mean_w * 0.02 / self.step_s * together if mean_w > 0 else 0.0
+        return 0.2 * swing_w / mean_w * 0.02 / self.step_s * self.together if mean_w > 0 else 0.0
 
     def _check_counter(self, node: str, gpu: int, curve: Curve, counter: Counter) -> None:
         """The counter and the readings tell one energy, over the readings of it in the window."""
@@ -622,6 +615,15 @@ def _begins_anew(rows: list[Row], name: str) -> str:
         if row["phase"] == "measured" or ended is not None:
             ended = step
     return ""
+
+
+def _together(ends: Sequence[float]) -> float:
+    """How far ends of steps share a phase of looks 20 ms apart, within each 10 s: 1 if all do."""
+    of_blocks: dict[float, complex] = {}
+    for moment in (end - ends[0] for end in ends):
+        turned = cmath.exp(2j * math.pi * moment / 0.02)
+        of_blocks[moment // 10] = of_blocks.get(moment // 10, 0) + turned
+    return sum(map(abs, of_blocks.values())) / len(ends)
 
 
 def _agrees(readings: Curve, driver: Series) -> bool:

@@ -91,13 +91,9 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any]:
     return columns
 
 
-def of_none(study: Study, sweeps: Views, platform: str) -> list[Sweep]:
-    """The sweeps for all platforms that this one can run no cell of."""
-    return [
-        sweep
-        for sweep in sweeps.values()
-        if sweep.platform == platform and study.sweeps[sweep.spec].is_for_all and not sweep.can_run
-    ]
+def _fits_none(study: Study, sweep: Sweep) -> bool:
+    """Whether it is for all platforms, and its own can run no cell of it."""
+    return study.sweeps[sweep.spec].is_for_all and not sweep.can_run
 
 
 def of_platform(
@@ -116,9 +112,8 @@ def of_platform(
     bad = {
         name: error for name, error in sweeps.bad.items() if name in views | study.sweeps.bad.keys()
     }
-    without = {sweep.name for sweep in of_none(study, sweeps, platform)}
     for sweep in (sweep for sweep in sweeps.values() if sweep.platform == platform):
-        if sweep.name in without:
+        if _fits_none(study, sweep):
             continue
         try:
             refuse_idle(sweep, study.directory)
@@ -250,9 +245,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         for mistake in dict.fromkeys((*sweeps.mistakes, *map(str, bad.values()))):
             print(f"triptych: left out: {mistake}", file=sys.stderr)
     if chosen and not arguments.quiet:
-        for sweep in of_none(study, sweeps, chosen[0].platform) if arguments.platform else ():
+        for sweep in (each for each in sweeps.values() if each.platform == arguments.platform):
             # Without GPUs beside each other, some have no cell at all.
-            for planned in sweep.cells[:1]:
+            for planned in sweep.cells[:1] if _fits_none(study, sweep) else ():
                 print(
                     f"triptych: {sweep.name} is left out, as none of its cells can run: "
                     f"{planned.reason}",

@@ -163,11 +163,14 @@ def freed_bytes(held: Held, degrees: Degrees, training: Training) -> float:
     """
     reduced = 0 if training.workload == "lora" else REDUCED_BYTES
     ends = held.end * (element_bytes(training) + reduced)
-    has_streams = training.backend == "torch" or training.zero_stage == 3 or training.overlap
-    if training.backend != "torch" and training.zero_stage == 3 and training.overlap:
-        *_, gathered = states_bytes(held, degrees, training)
-        ends += gathered + reduction_bytes(0.0, held, training)
-    return ends if has_streams else 0.0
+    if training.backend == "torch":
+        return ends
+    if training.zero_stage < 3:
+        return ends if training.overlap else 0.0
+    if not training.overlap:
+        return ends
+    *_, gathered = states_bytes(held, degrees, training)
+    return ends + gathered + reduction_bytes(0.0, held, training)
 
 
 def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:

@@ -97,7 +97,7 @@ def _start(gpu: str, told: dict[str, Any], values: dict[str, float]) -> Start:
     counter_w, samples_w = (each / values["measured_duration_s"] for each in joules)
     of_load = round(1e3 * told["period_s"]), 1e3 * told["dither_s"], told["tokens"]
     stated, apart = values["energy_error_share"], abs(samples_w / counter_w - 1)
-    busy_ms = 1e3 * fmean(told.get("busy_s", [nan])[_LEFT_OUT:] or [nan])
+    busy_ms = 1e3 * fmean(told.get("busy_s", [])[_LEFT_OUT:] or [nan])
     return Start(gpu, *of_load, counter_w, samples_w, stated, apart, busy_ms)
 
 
@@ -136,8 +136,8 @@ def page(_rebuilt: Path) -> str:
         "## Short passes, and a GPU that idles between them",
         "3,072 tokens, 32 to 35 ms of work, [on one GPU](../../evidence/measured/"
         "in-step-short-h200x1.zip) and [on two others](../../evidence/measured/"
-        "in-step-short-h200x2.zip). Two starts are left out, whose counter was not read near "
-        "enough to their ends:",
+        "in-step-short-h200x2.zip). Starts are left out whose counter was not read near enough to "
+        "their ends:",
         _table(short + others),
         "At 60 and 100 ms each start is off the others of its kind by up to 8 %, and the counter "
         "and the samples may agree: they see the same moments. It is the sensor that differs, not "

@@ -153,17 +153,19 @@ def counted_shares(
         unexplained = 0.0 if apart <= _times_off_s(pair) / _apart_s(pair) else apart
         return Counted(share, "", max(unexplained, in_step(sensor)))
 
+    within = pl.col("unix_time_s").is_between(window.start_unix_s, window.end_unix_s)
+    samples = recordings.power.filter(within if len(step_ends_s) > 1 else pl.lit(value=False))
+    rows = samples.select("sensor", "unix_time_s", "power_w").drop_nulls()
+    of_sensors = rows.partition_by("sensor", as_dict=True, include_key=False)
+
     def in_step(sensor: int) -> float:
         node, _ = places[sensor]
         is_sensor = not recordings.nodes[node].start.simulated
         is_read = is_sensor and recordings.power_sources.get(sensor) == "driver"
-        if len(step_ends_s) < 2 or not is_read:
+        if not is_read or (sensor,) not in of_sensors:
             return 0.0
-        within = pl.col("unix_time_s").is_between(window.start_unix_s, window.end_unix_s)
-        samples = recordings.power.filter(pl.col("sensor") == sensor, within)
         step_s = (step_ends_s[-1] - step_ends_s[0]) / (len(step_ends_s) - 1)
-        rows = samples.select("unix_time_s", "power_w").drop_nulls().rows()
-        return power_errors.in_step_share(rows, step_s, step_ends_s)
+        return power_errors.in_step_share(of_sensors[sensor,].rows(), step_s, step_ends_s)
 
     return {sensor: counted(sensor) for sensor in sensors}
 
