@@ -58,7 +58,7 @@ REFUSED = {
     "torch inference tp2 mixtral balanced": "routing: dropless",
     "torch inference tp2 mixtral zero3": "zero_stage: 0",
     "deepspeed inference tp2 mixtral": "backend: torch",
-    "torch inference tp2 mixtral graphs": "tp 1",
+    "torch inference tp2 mixtral graphs": "dense model",
     "torch inference pp2 graphs": "pp 1",
     "torch inference mixtral graphs": "dense model",
 }
@@ -66,6 +66,7 @@ REFUSED = {
 ACCEPTED = [
     "deepspeed tp2 pp2 zero0 bf16",
     "torch inference dp2 graphs",
+    "torch inference tp2 graphs",
     "torch inference tp2 mixtral tokens63",
 ]
 

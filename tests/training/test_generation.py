@@ -28,6 +28,7 @@ NAMES = [
     "tp2 micro4",
     "tp2 modern micro2",
     "tp2 gpt micro2",
+    "tp2 graphs micro2",
     "pp2 gpt",
     "pp2 stages1,3 micro8",
     "pp2 micro2 tokens1",

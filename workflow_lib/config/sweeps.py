@@ -101,7 +101,7 @@ class TrainingAxes(Strict):
     model's sequence_length. 128 unless given."""
     cuda_graphs: Axis[StrictBool] | None = None
     """Whether workload inference decodes by replaying a CUDA graph, so that the host launches no
-    kernels one by one. Dense models with tp 1 and pp 1 only. false unless given."""
+    kernels one by one. Dense models with pp 1 only. false unless given."""
 
 
 #: defaults of options that neither the sweep nor the entry of its matrix gives; options that are

@@ -161,12 +161,11 @@ def _cuda_graphs(degrees: Degrees, training: Training, model: Model) -> Iterator
     if not training.cuda_graphs:
         return
     remedy = "use cuda_graphs: false"
-    for split, name in ((degrees.tp, "TP"), (degrees.pp, "PP")):
-        if split > 1:
-            yield (
-                f"cuda_graphs with {name} {split}: communication is not captured in a graph; "
-                f"{remedy}, or {name.lower()} 1"
-            )
+    if degrees.pp > 1:
+        yield (
+            f"cuda_graphs with PP {degrees.pp}: a graph would wait for the token of the stage "
+            f"before, which the host receives; {remedy}, or pp 1"
+        )
     if model.experts:
         yield (
             f"cuda_graphs with {model.name}: its experts get other numbers of rows for every "
