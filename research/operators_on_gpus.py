@@ -8,14 +8,19 @@ operators come twice, there and back, because the GPU warms up. About five minut
 
     python3 research/operators_on_gpus.py --output operators.jsonl
 
+With ``--gpus 2`` two ranks exchange instead, at the sizes of layouts of two GPUs, and wait for each
+other; each writes rows of its own.
+
 Needs torch and nvidia-ml-py. No setting of a GPU is touched.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +37,10 @@ sys.path.insert(0, str(REPOSITORY))
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
-from benchmarks.measuring.parts import append
+from benchmarks.measuring.parts import append, launcher
 from research.measuring import readings
 
 TOKENS, HIDDEN, FEED_FORWARD, VOCABULARY = 8192, 4096, 14336, 128256
@@ -90,6 +96,12 @@ def operators(device: torch.device, shrink: int) -> Iterator[Operator]:
                 torch._scaled_mm, eight, other.t(), one, one, out_dtype=torch.bfloat16
             )
             yield Operator("product, fp8", shape, work, moved - (m * k + k * n), product)
+    n, k = 2 * FEED_FORWARD // shrink, HIDDEN // shrink
+    token, weight, out = normal(1, k), normal(k, n), normal(1, n)
+    yield Operator(
+        *("product, one token", f"1×{n}×{k}", 2.0 * n * k, 2.0 * (n * k + n + k)),
+        partial(torch.mm, token, weight, out=out),
+    )
     tokens = TOKENS // shrink
     q = normal(1, HEADS, tokens, HEAD_DIMENSION).requires_grad_()
     k_, v = (normal(1, KV_HEADS, tokens, HEAD_DIMENSION).requires_grad_() for _ in range(2))
@@ -137,11 +149,65 @@ def operators(device: torch.device, shrink: int) -> Iterator[Operator]:
     yield Operator("nothing", "", 0.0, 0.0, lambda: time.sleep(_PIECE_S))
 
 
+def exchanges(device: torch.device, shrink: int) -> Iterator[Operator]:
+    """Of two ranks: a layer's weights and gradients with ZeRO-3, the hidden states of TP2 and PP2,
+    and one rank that waits for the other, in each kind of kernel that waits."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    # Numbers stay as they are, however often they are reduced; gloo has no mean.
+    mean = dist.ReduceOp.AVG if device.type == "cuda" else dist.ReduceOp.MAX
+    layer = sum(n * k for _, n, k in PRODUCTS[:4])
+    states = TOKENS * HIDDEN
+    for elements, dtype in (
+        (layer, torch.bfloat16),
+        (layer, torch.float32),
+        (states, torch.bfloat16),
+    ):
+        whole = torch.randn(elements // shrink, device=device, dtype=dtype)
+        part = whole[: whole.numel() // ranks].clone()
+        moved = float(part.numel() * part.element_size())
+        shape = f"{whole.numel() * whole.element_size() / 1e6:.0f} MB, {str(dtype)[6:]}"
+        gather = partial(dist.all_gather_into_tensor, whole, part)
+        yield Operator("all-gather", shape, 0.0, moved, gather)
+        if device.type == "cuda":
+            scatter = partial(dist.reduce_scatter_tensor, part, whole, op=mean)
+            yield Operator("reduce-scatter", shape, 0.0, moved, scatter)
+        yield Operator(
+            *("all-reduce", shape, 0.0, 2 * moved), partial(dist.all_reduce, whole, op=mean)
+        )
+    send = partial(dist.send, whole, 1) if rank == 0 else partial(dist.recv, whole, 0)
+    yield Operator("send" if rank == 0 else "receive", shape, 0.0, 2 * moved, send)
+    if device.type != "cuda":
+        return
+    one = torch.ones(1, device=device)
+    for name, meet in (
+        ("all-reduce", lambda: dist.all_reduce(one, op=mean)),
+        ("receive", lambda: dist.recv(one, 1) if rank == 0 else dist.send(one, 0)),
+    ):
+
+        def late(meet: Callable[[], Any] = meet) -> None:
+            if rank != 0:
+                torch.cuda._sleep(10_000_000)  # type: ignore[no-untyped-call]
+            meet()
+
+        yield Operator(f"{name} that waits" if rank == 0 else f"{name}, late", "", 0.0, 0.0, late)
+
+
+def agreed(value: float) -> float:
+    """The largest of all ranks', so that each makes as many calls."""
+    if not dist.is_initialized():
+        return value
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    largest = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return float(largest)
+
+
 class Meter:
     """A GPU's energy counter, clock and temperature, while it works."""
 
-    def __init__(self) -> None:
-        self.nvml, (self.handle, *_) = readings.open_handles()
+    def __init__(self, gpu: int) -> None:
+        self.nvml, handles = readings.open_handles()
+        self.handle = handles[gpu]
 
     def what(self) -> dict[str, Any]:
         """The GPU, its driver and its limit."""
@@ -201,8 +267,10 @@ class Clocked:
         calls = 3
         while (took_s := self._run(calls)) < _PIECE_S and calls < 10_000:
             calls *= 2
-        #: calls that take a piece's time
-        self.piece = max(1, round(calls * _PIECE_S / max(took_s, 1e-9)))
+        call_s = max(took_s, 1e-9) / calls
+        #: calls that take a piece's time, and that time
+        self.piece = max(1, round(_PIECE_S / call_s))
+        self.piece_s = self.piece * call_s
 
     def _run(self, calls: int) -> float:
         began = time.monotonic()
@@ -210,10 +278,10 @@ class Clocked:
             self.call()
         if self.on_gpu:
             torch.cuda.synchronize()
-        return time.monotonic() - began
+        return agreed(time.monotonic() - began)
 
     def times(self, seconds: float) -> Times:
-        """Of calls for so many seconds."""
+        """Of calls for about so many seconds."""
         marks: list[Any] = []
 
         def mark() -> None:
@@ -225,7 +293,7 @@ class Clocked:
 
         began = time.time()
         mark()
-        while time.time() - began < seconds:
+        for _ in range(math.ceil(seconds / self.piece_s)):
             for _ in range(self.piece):
                 self.call()
             mark()
@@ -265,25 +333,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="append each row to this file of JSON lines")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu for tests")
     parser.add_argument("--shrink", type=int, default=1, help="divides sizes, for tests")
+    parser.add_argument("--gpus", type=int, default=1, help="2 exchange and wait (default: 1)")
+    parser.add_argument("--only", default="", help="operators whose name contains this")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print("operators_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
+    if options.device == "cuda" and torch.cuda.device_count() < options.gpus:
+        print(
+            f"operators_on_gpus: torch sees {torch.cuda.device_count()} CUDA GPUs; run it on a "
+            "machine with enough (skipped)"
+        )
         return 0
-    device = torch.device(options.device)
+    if options.gpus == 1:
+        measure_all(options, operators, 0)
+        return 0
+    if "RANK" not in os.environ:
+        return subprocess.run(launcher(options.gpus)).returncode
+    rank = int(os.environ["RANK"])
+    if options.device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    measure_all(options, exchanges, rank)
+    dist.destroy_process_group()
+    return 0
+
+
+def measure_all(
+    options: argparse.Namespace,
+    make: Callable[[torch.device, int], Iterator[Operator]],
+    rank: int,
+) -> None:
+    """All operators, there and back; each row is printed and kept."""
+    device = torch.device("cuda", rank) if options.device == "cuda" else torch.device("cpu")
     torch.manual_seed(1)
-    meter = Meter() if options.device == "cuda" else None
+    meter = Meter(rank) if options.device == "cuda" else None
     name = torch.cuda.get_device_name() if meter else "CPU"
     conditions = {"gpu": name, "torch": torch.__version__, **(meter.what() if meter else {})}
+    if options.gpus > 1:
+        conditions["rank"] = rank
     heads = ("burst µs", 9), ("call µs", 9), ("W", 6), ("MHz", 6), ("mJ", 8)
     told = " ".join(head.rjust(width) for head, width in heads)
     print(f"{'operator':22} {'shape':>20} {told}")
     for turn in range(2):
-        made = operators(device, options.shrink)
+        made = (each for each in make(device, options.shrink) if options.only in each.name)
         for operator in made if turn == 0 else reversed([*made]):
             row = measure(operator, device, options.seconds, meter)
             append(options.output, {**conditions, "turn": turn, "unix_time_s": time.time(), **row})
             print(line(row), flush=True)
-    return 0
 
 
 def line(row: dict[str, Any]) -> str:

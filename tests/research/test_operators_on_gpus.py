@@ -1,6 +1,8 @@
 """Operators timed alone: power by a counter's renewals, and the script on the CPU."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -29,3 +31,14 @@ def test_both_turns_have_every_operator_at_its_own_shape(tmp_path, capsys):
     assert len({shape for name, shape in named[0] if name == "product, bf16"}) == len(PRODUCTS)
     assert all(row["call_s"] > 0 and row["power_w"] is None for row in rows)
     assert "–" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_two_ranks_make_the_same_calls_of_every_exchange(tmp_path):
+    output = tmp_path / "exchanges.jsonl"
+    arguments = ("--device=cpu", "--shrink=256", "--seconds=0.01", f"--output={output}")
+    subprocess.run((sys.executable, operators_on_gpus.__file__, "--gpus=2", *arguments), check=True)
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    first, other = ([(r["shape"], r["calls"]) for r in rows if r["rank"] == i] for i in (0, 1))
+    assert first == other
+    assert {row["name"] for row in rows} == {"all-gather", "all-reduce", "send", "receive"}
