@@ -28,6 +28,7 @@ def generated(cell: Cell, mesh: Mesh) -> list[list[list[int]]] | None:
         chosen = engine.decode()
         if chosen is not None:
             steps.append(torch.cat(chosen).tolist())
+    engine.close()
     return steps or None
 
 

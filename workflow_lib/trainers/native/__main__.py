@@ -199,6 +199,7 @@ def _run(
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)
     if isinstance(engine, GenerationEngine):
         generate(run, engine)
+        engine.close()
     else:
         train(run, engine)
     after = _compare_clocks(launch, cell, progress)

@@ -65,6 +65,10 @@ class GenerationEngine:
         # Captured before the first step, so that no step's time contains it.
         self._graphs = [self._graph(index) for index in micro_batches if training.cuda_graphs]
 
+    def close(self) -> None:
+        """Let graphs go: NCCL ends no communicator that one of them holds, but waits for ever."""
+        self._graphs.clear()
+
     def modules(self) -> Sequence[nn.Module]:
         """The modules of the model that this rank holds."""
         return list(self.parts)
