@@ -17,7 +17,7 @@ from workflow_lib.trainers import foreign
 
 STEPS = {"warmup_steps": 2, "measured_steps": 8, "profiled_steps": 2}
 SWEEP = made_sweep("A trainer of others", STEPS, {"zero_stage": 0})
-WORDS = ["{python}", "x.py", "{layers}x{hidden_size}", "{sequence_length}", "{{{tp}}}", "{compile}"]
+WORDS = ["{python}", "x", "{layers}x{hidden_size}", "{sequence_length}", "{{{tp}}}", "{compile}"]
 WORDS += ["{family}", "{ffn_hidden_size}", "{attention_heads}{kv_heads}", "{vocabulary_size}"]
 WORDS += ["{micro_batches}", "{micro_batch_size}", "{zero_stage}", "{precision}", "{steps}"]
 
@@ -43,7 +43,7 @@ def planned(study_without_sweeps: Path) -> Planned:
 def test_a_command_is_told_the_cell(planned):
     cell = planned()
     assert cell.reason is None
-    words = ("{python}", "x.py", "4x128", "128", "{1}", "false", "llama", "384", "42", "257")
+    words = ("{python}", "x", "4x128", "128", "{1}", "false", "llama", "384", "42", "257")
     words += ("2", "2", "0", "fp32", "{steps}")
     training = cell.cell.training
     assert training.trainer_command == words
@@ -69,8 +69,8 @@ def test_nothing_is_estimated_of_another_trainers_memory(planned):
         ({"data": "python-sources"}, {}, "data"),
         ({"precision": "bf16"}, {"accepts": {"precision": ["fp32"]}}, "precision"),
         ({"zero_stage": 3}, {"accepts": {"zero_stage": [0, 1]}}, "zero_stage"),
-        ({}, {"command": ["x.py", "{layers}"]}, "family"),
-        ({}, {"command": ["x.py", "{model}"]}, "steps"),
+        ({}, {"command": ["x", "{layers}"]}, "family"),
+        ({}, {"command": ["x", "{model}"]}, "steps"),
         ({}, {"command": [w for w in WORDS if w != "{micro_batches}"]}, "micro_batches"),
         ({}, {"command": [*WORDS, "{banana}"]}, "banana"),
         ({}, {"accepts": {"banana": [1]}}, "banana"),
@@ -131,6 +131,7 @@ def test_the_plan_says_what_differs(planned, study_directory, capsys):
         ({}, {"files": ["nothing.py"]}, "nothing.py"),
         ({}, {"command": [*WORDS, "here.py"]}, "here.py"),
         ({}, {"files": ["../mine.py"]}, "../mine.py"),
+        ({}, {"command": [*WORDS, "not_there.py"]}, "not_there.py"),
         ({}, {"accepts": {"precision": ["bf17"]}}, "bf17"),
         ({}, {"accepts": [{"zero_stage": [0, "three"]}]}, "three"),
         ({}, {"command": ["{tp.__class__}"]}, "command"),

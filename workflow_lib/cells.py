@@ -305,6 +305,12 @@ def _with_command(
             f"config/trainers/{name}.yaml: {unlisted[0]} is in the command and not under files, so "
             "that a change of it would be seen nowhere; add it there"
         )
+    scripts = [word for word in others if word.endswith((".py", ".sh")) and "{" not in word]
+    if missing := [word for word in scripts if not word.startswith(("-", "/"))]:
+        raise ConfigError(
+            f"config/trainers/{name}.yaml: {missing[0]} is in the command, and is no file; "
+            "name files from the directory that has config/, or by their whole paths"
+        )
     spec = trainer.model_dump(mode="json", exclude={"description", "differs"})
     try:
         files = foreign.digits_of(trainer.files, root)
