@@ -18,6 +18,10 @@ from workflow_lib.words import counted
 
 #: the share of the memory's bandwidth that decoding is assumed to reach
 EXPECTED_BANDWIDTH_SHARE = 0.5
+#: seconds that a host needs to launch a layer's kernels for a token without CUDA graphs, and those
+#: of a layer that is divided: 0.35 to 0.65 ms, and 0.9 to 1.2 ms, as evidence-decode-graphs and
+#: evidence-decode-graphs-x2 show
+LAUNCH_S, LAUNCH_DIVIDED_S = 0.5e-3, 1.0e-3
 #: Steps took up to 6.7 times (6 % MFU; published, experts in fp8) what ``expected_mfu`` says.
 ASSUMED_AT_MOST = 7.0
 #: The module of this package whose ``step_time`` projects a cell's step. It is imported by its
@@ -261,6 +265,8 @@ def step_time(cell: Cell, platform: Platform) -> StepTime | None:
     source = f"assumed {100 * platform.expected_mfu:.3g} % MFU"
     if cell.training.workload == "inference":
         source += f", {EXPECTED_BANDWIDTH_SHARE:.0%} of the bandwidth".replace("%", " %")
+        if not cell.training.cuda_graphs:
+            source += f" or {1e3 * _launch_s(cell):g} ms a layer to launch"
     return StepTime(seconds, None, None, source)
 
 
@@ -288,7 +294,8 @@ def _bubble(cell: Cell) -> float:
 
 def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | None:
     """Seconds of generating one global batch: prompts at ``rate`` FLOP/s, then one pass a token.
-    Each pass reads a stage's weights and the keys and values so far (arXiv 2211.05102, section 2).
+    Each pass reads a stage's weights and the keys and values so far (arXiv 2211.05102, section 2),
+    or waits for the host to launch its kernels.
     None if the memory's bandwidth is not known."""
     bandwidth = platform.memory_bandwidth_gb_per_s
     if bandwidth is None:
@@ -299,10 +306,16 @@ def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | N
     flops = formulas.prefill_flops(model, prompt).causal * training.global_batch_size
     stage_bytes = memory.decode_bytes(model, degrees, training, prompt + generated / 2)
     seconds = stage_bytes / (bandwidth * 1e9 * EXPECTED_BANDWIDTH_SHARE)
+    if not training.cuda_graphs:
+        seconds = max(seconds, math.ceil(model.layers / degrees.pp) * _launch_s(cell))
     # A micro-batch's next token needs its last one. So a token of all micro-batches takes as many
     # passes of a stage as there are micro-batches, or stages if these are more.
     passes = (generated - 1) * max(training.micro_batches(degrees.dp), degrees.pp)
     return flops / rate * (1 + _bubble(cell)) + passes * seconds
+
+
+def _launch_s(cell: Cell) -> float:
+    return LAUNCH_S if cell.degrees.tp == 1 else LAUNCH_DIVIDED_S
 
 
 def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
