@@ -3,7 +3,9 @@
 ``P = P_compute·(1 − w − c) + P_wait·w + P_comm·c`` for shares w of waiting (the pipeline's bubble,
 and stages with less work than the slowest) and c of communicating. Levels are shares of the power
 limit. Runs without a pipeline give the level of computing, and runs with one give that of waiting.
-The level of communicating lies between the two and is not known better.
+Exchanges of tensor parallelism count as computing: each takes less than a millisecond, and the cap
+holds the mean of longer (docs/results/operators-h200-2026-11-30.md). The level of other
+communication lies between the two and is not known better.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from workflow_lib.projection.step_terms import products_of_ranks_s
 from workflow_lib.records.reading import RecordError
 
 _COMMUNICATING = (
-    *("tensor", "context", "expert", "gather", "send", "reduce", "constant"),
-    *timed_terms.EXCHANGES,
+    *("context", "expert", "gather", "send", "reduce", "constant"),
+    *(part for part in timed_terms.EXCHANGES if not part.startswith("tensor")),
 )
 #: standard deviations of levels: of computing, if runs gave it; of waiting, likewise; of both, if
 #: no run on this GPU did
