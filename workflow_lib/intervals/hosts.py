@@ -82,6 +82,7 @@ BUSY = (
     Group("training, 1 H100, other hosts", 4, 0.0078, 5.2),
     Group("training, 1 H200", 4, 0.0016, 0.7),
     Group("training, 2 H200", 3, 0.0097, 1.9),
+    Group("training, 2 H200, other hosts", 2, 0.0071, 0.3),
     Group("decoding by CUDA graphs, 1 H200", 3, 0.0046, 4.7),
     Group("MLPerf Training v4.0, Llama 2 70B LoRA, 8 H100", 4, 0.0115),
     Group("MLPerf Training v4.1, Llama 2 70B LoRA, 8 H200", 3, 0.0058),
