@@ -24,10 +24,13 @@ from workflow_lib.report.figures import kernel_times
 from workflow_lib.report.figures.cell_names import Row, completed_runs
 
 RECORDS = Path(__file__).parents[2] / "evidence" / "operators" / "h200-2026-11-30.jsonl"
+#: of two ranks, and of one token, on two other GPUs
+EXCHANGES = RECORDS.with_stem(f"{RECORDS.stem}-exchanges")
 NAME = f"operators-{RECORDS.stem}.md"
 #: sweeps on H200 with profiled cells of dense models, whose layers are compiled
 SWEEPS = (findings.TRAINERS, findings.TRAINERS_LAYOUTS, "evidence-one-gpu-h200x1")
 NOTHING, HEAD = "nothing", "8192×128256×4096"
+WAITS = "receive that waits"
 #: products of a layer, forward; each has two gradients of as many operations
 LAYER = ("8192×6144×4096", "8192×4096×4096", "8192×28672×4096", "8192×4096×14336")
 #: a class of kernels, and the operators that stand for it
@@ -81,9 +84,20 @@ def operators(records: Iterable[dict[str, Any]]) -> list[Operator]:
 
 def page(rebuilt: Path) -> str:
     """The page."""
-    records = [json.loads(line) for line in RECORDS.read_text("utf-8").splitlines()]
-    known, first = operators(records), records[0]
+    records, exchanged = (
+        [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for path in (RECORDS, EXCHANGES)
+    )
+    known, exchanges, first = operators(records), operators(exchanged), records[0]
     rows = list(_steps(rebuilt, known))
+    off = {
+        bubbles: max(
+            abs(capped_j(step, known, exchanges) / step.energy_j - 1)
+            for step in rows
+            if (step.bubble_s > 0) == bubbles
+        )
+        for bubbles in (False, True)
+    }
     legends = {each.name: each.legend for each in kernel_times.CLASSES}
     return document(
         NOTICE,
@@ -121,23 +135,40 @@ def page(rebuilt: Path) -> str:
         "The last column is an estimate, as no limit was changed. It takes it that power above "
         "that of a GPU with nothing to do grows as the clock to the power of 2 to 3, and that "
         "times fall as the clock rises, or as they did from cap to burst.",
+        "## What exchanging and waiting take",
+        "Two other H200 of one host, joined by NVLink, the same driver and torch: both at once, at "
+        "the sizes of a layer's weights and gradients with ZeRO-3 and of hidden states between "
+        "halves of a layer or stages of a pipeline; and one that waits for the other, which comes "
+        "5 ms late. A rank that waits spins, and takes hardly more than one with nothing to do. "
+        f"[The records](../../evidence/operators/{EXCHANGES.name}).",
+        table(
+            ("operator", "sizes", "µs", "W (turns and GPUs apart)", "mJ a call of a GPU"),
+            (
+                (row[0], row[1], row[3], row[5], row[7])
+                for row in map(_row, exchanges)
+                if not row[0].endswith("late")
+            ),
+        ),
         "## Joules of operators alone, and of steps",
-        "Each class of kernels takes the power of its operators alone, for as long as its kernels "
-        "cover in the profiled step; exposed communication and idle time take that of a GPU with "
-        "nothing to do. So energies are below those of the step by the counter, in its measured "
-        "runs. For the same reason as above: the cap holds the mean, so at the cap joules follow "
-        "seconds, of whatever kernels. Where ranks wait for each other, their kernels of "
-        "communication spin, and take more than nothing.",
+        "Two sums beside the counter's joules of a GPU and step. *Alone*: each class of kernels "
+        "takes the power of its operators alone, for as long as its kernels cover in the profiled "
+        "step; exposed communication and idle time take that of a GPU with nothing to do. *At the "
+        "cap*: all of the measured step takes the power of products alone, which is the cap's, but "
+        "a pipeline's bubbles take that of a rank that waits. The second is what happens: the cap "
+        "holds the mean, so what kernels of communication, the optimiser and short pauses leave of "
+        "it, products use. At the cap joules follow seconds, of whatever kernels, and a figure of "
+        "joules by class would be that of seconds again. Only pauses of tens of milliseconds save "
+        "energy, and by less than the sum says: behind a bubble the clock is higher for a while. "
+        f"The sum is within {_share(off[False])} of the counter, and within {_share(off[True])} in "
+        "pipelines.",
         table(
             (
                 "cell",
                 *(legends[kind] for kind in CLASSES),
-                "waits",
-                "sum, J",
-                "by the counter, J",
-                "off",
+                *("waits", "alone, J", "at the cap, J", "by the counter, J"),
+                *("alone, off", "at the cap, off"),
             ),
-            map(_energies, rows),
+            (_energies(step, known, exchanges) for step in rows),
         ),
     )
 
@@ -155,8 +186,8 @@ def _row(each: Operator) -> tuple[str, ...]:
     )
 
 
-def _idle_w(known: Iterable[Operator]) -> float:
-    return next(each.power_w for each in known if each.name == NOTHING)
+def _idle_w(known: Iterable[Operator], name: str = NOTHING) -> float:
+    return next(each.power_w for each in known if each.name == name)
 
 
 def raised(
@@ -198,6 +229,8 @@ class Step:
     joules: dict[str, float]
     #: class of kernels → durations of all of its kernels
     kernel_s: dict[str, float]
+    #: that a stage of a pipeline waits for others
+    bubble_s: float
 
 
 def _steps(rebuilt: Path, known: Sequence[Operator]) -> Iterator[Step]:
@@ -242,6 +275,7 @@ def _step(
         fmean(run["energy_per_step_j"] for run in runs) / cell["gpus"],
         joules,
         kernel_s,
+        float(traces["bubble_s"].sum() or 0) / profiled,
     )
 
 
@@ -267,10 +301,20 @@ def _lost(
         yield step.label, *told, _share(lost_s / step.step_s), returned
 
 
-def _energies(step: Step) -> tuple[str, ...]:
-    alone_j = sum(step.joules.values())
+def capped_j(step: Step, known: Iterable[Operator], exchanges: Iterable[Operator]) -> float:
+    """Of a step at the cap: the power of products alone, but in bubbles that of waiting."""
+    cap_w = fmean(each.power_w for each in known if each.name in CLASSES["gemm"])
+    waiting_w = _idle_w(exchanges, WAITS)
+    return cap_w * (step.step_s - step.bubble_s) + waiting_w * step.bubble_s
+
+
+def _energies(
+    step: Step, known: Sequence[Operator], exchanges: Sequence[Operator]
+) -> tuple[str, ...]:
+    sums_j = sum(step.joules.values()), capped_j(step, known, exchanges)
     return (
         step.label,
         *(f"{energy_j:,.0f}" if energy_j >= 0.5 else "–" for energy_j in step.joules.values()),
-        *(f"{alone_j:,.0f}", f"{step.energy_j:,.0f}", percent(alone_j / step.energy_j - 1)),
+        *(f"{energy_j:,.0f}" for energy_j in (*sums_j, step.energy_j)),
+        *(percent(sum_j / step.energy_j - 1) for sum_j in sums_j),
     )

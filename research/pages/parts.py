@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from research.grouping import grouped
 from research.pages.tables import table
+from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import NAMED, Pair
+from workflow_lib.comparison.measures import is_ratio
 from workflow_lib.comparison.sides import Side
-from workflow_lib.comparison.verdicts import rows
+from workflow_lib.comparison.verdicts import TOLD_APART, rows
 from workflow_lib.records.labels import labels, left_out
 from workflow_lib.records.measures import MEASURES
 from workflow_lib.report.figures.cell_names import Row, in_words, marked, profiled_runs
@@ -195,25 +198,53 @@ def contrasts(pairs: Sequence[tuple[Row, Row]], side: Side) -> list[Row]:
 
 
 def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
+    """A row a pair and a column a measure, with what the verdicts assume."""
     named = names_of(side.cells)
     contrasted = contrasts(pairs, side)
-    told = [
+    of_pairs = grouped(contrasted, lambda row: (row["cell_a"], row["cell_b"]))
+    measures = list(dict.fromkeys(row["measure"] for row in contrasted))
+    lines = [
         (
-            *(f"`{named[row[side]]}`" for side in ("cell_a", "cell_b")),
-            *(MEASURES[row["measure"]].heading, row["in_words"]),
+            *(f"`{named[cell]}`" for cell in pair),
+            *({row["measure"]: _in_short(row) for row in of_pair}.get(m, "–") for m in measures),
         )
-        for row in contrasted
+        for pair, of_pair in of_pairs.items()
     ]
-    lines = table(("the first", "the second", "measure", "what the runs support"), told)
+    heads = ("the first", "the second", *(MEASURES[name].heading for name in measures))
     by_assumption: dict[str, dict[str, None]] = {}
     for row in contrasted:
         if row["assumes"]:
             pair = f"`{named[row['cell_a']]}` and `{named[row['cell_b']]}`"
             by_assumption.setdefault(row["assumes"], {})[pair] = None
+    whole = [f"- {', '.join(of_one)}: {assumed}." for assumed, of_one in by_assumption.items()]
     if len(by_assumption) == 1:
-        return "\n".join([*lines, "", f"Each verdict {next(iter(by_assumption))}."])
-    whole = (f"- {', '.join(of_one)}: {assumed}." for assumed, of_one in by_assumption.items())
-    return "\n".join([*lines, "", "The verdicts have these assumptions:", "", *whole])
+        whole = [f"Each verdict {next(iter(by_assumption))}."]
+    return "\n".join([_OF_CONTRASTS, "", *table(heads, lines), "", *whole])
+
+
+#: what a cell of the table of differences says
+_OF_CONTRASTS = (
+    "The first against the second, as an interval of 95 %; **bold** where it tells them apart. In "
+    "brackets is that by the runs alone, where dates, nodes or sensors hide a difference. A "
+    "*range* is of too few runs for a verdict."
+)
+
+
+def _in_short(row: Row) -> str:
+    measure = MEASURES[row["measure"]]
+    if row["low"] is None:
+        return str(row["in_words"])
+    by_runs = sentences.interval(measure, row["low"], row["high"])
+    if row["coverage"] is None:
+        return f"*range* {by_runs}"
+    if row["wide_low"] is None:
+        return f"– ({by_runs})"
+    shown = sentences.interval(measure, row["wide_low"], row["wide_high"])
+    if row["verdict"] in TOLD_APART:
+        return f"**{shown}**"
+    neutral = 1.0 if is_ratio(measure) else 0.0
+    hidden = not row["low"] <= neutral <= row["high"]
+    return f"{shown} ({by_runs})" if hidden else shown
 
 
 def failed_runs(side: Side) -> list[str]:
