@@ -149,7 +149,7 @@ def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(r
     assert f"emulated: {stated}." in page
     assert page.count("EMULATED ") == 2
     claims = (findings.DIRECTORY / verdicts.NAME).read_text("utf-8")
-    assert "emulated-nodes (emulated), runs 1, 2, 3" in claims
+    assert "emulated-nodes (emulated), 3 runs" in claims
     assert collect([directory]) == []
 
 
@@ -166,8 +166,8 @@ def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt):
     contrasts = [
         line for line in text.splitlines() if line.startswith("| `tp2 sp overlap` | `tp2 sp` |")
     ]
-    assert len(contrasts) == 4
-    assert all(line in by_hand for line in contrasts)
+    assert len(contrasts) == 1
+    assert contrasts[0] in by_hand
     assert "| `pp2` | 9,003 (9,002–9,186) |" in text
     assert text.endswith("every run completed.\n")
 
@@ -320,4 +320,4 @@ def test_an_archive_is_small_and_names_its_licence(sweep):
 
 
 def test_all_archives_together_are_small():
-    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 97e6
+    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 100e6

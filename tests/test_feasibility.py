@@ -62,7 +62,17 @@ def test_generating_reads_the_weights_and_the_cache_for_every_token(platform):
     weights = (8_030_261_248 - 4096) / 2 + 4096
     cache = 2 * 32 * 4 * 128 * 8096
     decode = 16 * 191 * 2 * (weights + cache) / (4800e9 * 0.5)
-    assert step_time_s(platform, Degrees(tp=2), **INFERENCE) == pytest.approx(prefill + decode)
+    graphs = INFERENCE | {"cuda_graphs": True}
+    assert step_time_s(platform, Degrees(tp=2), **graphs) == pytest.approx(prefill + decode)
+
+
+def test_without_graphs_a_token_waits_for_its_launches(platform):
+    # 16 times 191 passes of 32 layers, half of them on each of two stages.
+    for degrees, layer_s in ((Degrees(), 0.5e-3), (Degrees(tp=2), 1e-3)):
+        rate = RATE * degrees.world_size
+        prefill = formulas.prefill_flops(MODEL, 8000).causal * 16 / rate
+        seconds = prefill + 16 * 191 * 32 * layer_s
+        assert step_time_s(platform, degrees, **INFERENCE) == pytest.approx(seconds)
 
 
 def test_a_batch_that_fills_the_stages_hides_their_number(platform):
@@ -81,7 +91,8 @@ def test_few_tokens_read_few_experts(platform):
     model = Model("mixtral-8x7b", "mixtral", 32, 4096, 14336, 32, 8, 4096, 32000, 1, 8, 2)
 
     def decode(micro_batch_size):
-        whole = step_time_s(platform, model=model, micro_batch_size=micro_batch_size, **INFERENCE)
+        graphs = INFERENCE | {"cuda_graphs": True, "micro_batch_size": micro_batch_size}
+        whole = step_time_s(platform, model=model, **graphs)
         return whole - formulas.prefill_flops(model, 3904).causal * 16 / RATE
 
     # Of 16 sequences, one at a time chooses 2 of 8 experts; all 16 choose 1 − 0.75¹⁶ of them.

@@ -83,7 +83,7 @@ def test_stages_that_are_divided_by_work_are_projected_so():
     even, by_work = (step_time(each.cell) for each in SWEEPS["evidence-stages-x2"].cells)
     assert by_work.low_s < 65_536 / (2 * 9_440) < by_work.high_s
     # The last stage, whose head takes as long as two layers, has one layer less of 16.
-    assert 0.94 < by_work.s / even.s < 0.96
+    assert 0.93 < by_work.s / even.s < 0.96
 
 
 def test_nor_are_emulated_nodes_of_which_the_plan_says_so():

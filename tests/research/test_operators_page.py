@@ -57,7 +57,7 @@ def test_what_the_cap_costs_is_the_difference_to_bursts():
     # 1,548 products of 8 µs and 256 calls of attention of 5 µs.
     burst_s = 1548 * 8e-6, 256 * 5e-6
     kernel_s = {"gemm": 0.015, "attention": burst_s[1]}
-    step = operators.Step("dp2", cell, 0.1, 600.0, {}, kernel_s)
+    step = operators.Step("dp2", cell, 0.1, 600.0, {}, kernel_s, 0.0)
     ((_, *times, lost, returned),) = operators._lost([step], known(), 2000.0)
     assert times == ["15", "12", "15", "1", "1", "1"]
     assert lost == f"{100 * (0.015 - burst_s[0]) / 0.1:.1f} %"
@@ -82,12 +82,20 @@ def test_joules_are_those_of_the_time_that_a_class_covers():
     kinds = {"class": ["gemm", "memory"], "covered_s": [1.5, 1.0], "kernel_s": [1.6, 1.0]}
     # One rank and two steps: 2.0 s are computed, and 2.5 s covered by classes, so some twice.
     times = {"steps": [2], "computation_s": [1.8], "memory_s": [0.2], "span_s": [2.4]}
+    times["bubble_s"] = [0.5]
     step = operators._step("dp1", cell, runs, pl.DataFrame(kinds), pl.DataFrame(times), known())
     watts = {"gemm": (600 * 5 + 500) / 6, "memory": 500.0}
     expected = {"gemm": 0.75 * 0.8 * watts["gemm"], "memory": 0.5 * 0.8 * watts["memory"]}
     rest = dict.fromkeys(operators.CLASSES.keys() - expected.keys(), 0.0)
     assert step.joules == pytest.approx({**expected, **rest, "waits": 0.2 * 100.0})
     assert step.kernel_s["gemm"] == pytest.approx(0.8)
-    *_, alone, counted, off = operators._energies(step)
-    assert (alone, counted) == (f"{sum(step.joules.values()):,.0f}", "580")
+    assert step.bubble_s == pytest.approx(0.25)
+    # Of the second a quarter waits at 140 W.
+    waits = record(operators.WAITS, "", 5.0, 5.0, 140.0, 2000.0)
+    exchanges = operators.operators([waits])
+    capped_j = 0.75 * watts["gemm"] + 0.25 * 140
+    assert operators.capped_j(step, known(), exchanges) == pytest.approx(capped_j)
+    *_, alone, capped, counted, off, _ = operators._energies(step, known(), exchanges)
+    assert (alone, capped) == (f"{sum(step.joules.values()):,.0f}", f"{capped_j:,.0f}")
+    assert counted == "580"
     assert off.startswith("−")
