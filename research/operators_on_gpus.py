@@ -333,9 +333,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="append each row to this file of JSON lines")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu for tests")
     parser.add_argument("--shrink", type=int, default=1, help="divides sizes, for tests")
-    parser.add_argument("--gpus", type=int, default=1, help="2 exchange and wait (default: 1)")
-    parser.add_argument("--only", default="", help="operators whose name contains this")
+    parser.add_argument(
+        "--gpus", type=int, choices=(1, 2), default=1, help="2 exchange and wait (default: 1)"
+    )
+    parser.add_argument("--only", default="", help="operators of one GPU whose name contains this")
     options = parser.parse_args(arguments)
+    if options.only and options.gpus > 1:
+        parser.error(
+            "--only is for one GPU: names of two ranks differ, and one would wait for ever"
+        )
     if options.device == "cuda" and torch.cuda.device_count() < options.gpus:
         print(
             f"operators_on_gpus: torch sees {torch.cuda.device_count()} CUDA GPUs; run it on a "

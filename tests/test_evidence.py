@@ -129,8 +129,8 @@ def test_no_step_took_longer_than_a_time_limit_by_an_assumed_one_allows_for(rebu
         runs = read_table(tables / "runs.parquet", RUNS).join(plan, on="cell")
         assumed = runs.filter(pl.col("step_time_source").str.starts_with("assumed"))
         times.extend((assumed["step_time_s"] / assumed["assumed_s"]).drop_nulls())
-    # The longest decodes one sequence on an H200, which waits for the host.
-    assert 2 < max(times) < 2.5 < ASSUMED_AT_MOST
+    # Decoding, which waits for the host, is assumed to.
+    assert 1.5 < max(times) < 2.0 < ASSUMED_AT_MOST
 
 
 def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(rebuilt):

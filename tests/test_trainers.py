@@ -131,7 +131,7 @@ def test_the_plan_says_what_differs(planned, study_directory, capsys):
         ({}, {"files": ["nothing.py"]}, "nothing.py"),
         ({}, {"command": [*WORDS, "here.py"]}, "here.py"),
         ({}, {"files": ["../mine.py"]}, "../mine.py"),
-        ({}, {"command": [*WORDS, "not_there.py"]}, "not_there.py"),
+        ({}, {"command": ["{python}", "not_there.py", "{layers}"]}, "not_there.py"),
         ({}, {"accepts": {"precision": ["bf17"]}}, "bf17"),
         ({}, {"accepts": [{"zero_stage": [0, "three"]}]}, "three"),
         ({}, {"command": ["{tp.__class__}"]}, "command"),

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -305,8 +306,9 @@ def _with_command(
             f"config/trainers/{name}.yaml: {unlisted[0]} is in the command and not under files, so "
             "that a change of it would be seen nowhere; add it there"
         )
-    scripts = [word for word in others if word.endswith((".py", ".sh")) and "{" not in word]
-    if missing := [word for word in scripts if not word.startswith(("-", "/"))]:
+    # The program, or its interpreter's script: other words may be anything.
+    missing = [word for word in others[:2] if re.fullmatch(r"[\w.][\w./-]*\.(py|sh)", word)]
+    if missing:
         raise ConfigError(
             f"config/trainers/{name}.yaml: {missing[0]} is in the command, and is no file; "
             "name files from the directory that has config/, or by their whole paths"

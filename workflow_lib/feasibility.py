@@ -266,7 +266,7 @@ def step_time(cell: Cell, platform: Platform) -> StepTime | None:
     if cell.training.workload == "inference":
         source += f", {EXPECTED_BANDWIDTH_SHARE:.0%} of the bandwidth".replace("%", " %")
         if not cell.training.cuda_graphs:
-            source += f" or {1e3 * _launch_s(cell):g} ms a layer to launch"
+            source += f", at least {1e3 * _launch_s(cell):g} ms a layer to launch"
     return StepTime(seconds, None, None, source)
 
 

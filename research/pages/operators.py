@@ -140,6 +140,7 @@ def page(rebuilt: Path) -> str:
         "the sizes of a layer's weights and gradients with ZeRO-3 and of hidden states between "
         "halves of a layer or stages of a pipeline; and one that waits for the other, which comes "
         "5 ms late. A rank that waits spins, and takes hardly more than one with nothing to do. "
+        "The last two rows are of one of the two GPUs alone. "
         f"[The records](../../evidence/operators/{EXCHANGES.name}).",
         table(
             ("operator", "sizes", "µs", "W (turns and GPUs apart)", "mJ a call of a GPU"),
@@ -154,13 +155,13 @@ def page(rebuilt: Path) -> str:
         "takes the power of its operators alone, for as long as its kernels cover in the profiled "
         "step; exposed communication and idle time take that of a GPU with nothing to do. *At the "
         "cap*: all of the measured step takes the power of products alone, which is the cap's, but "
-        "a pipeline's bubbles take that of a rank that waits. The second is what happens: the cap "
-        "holds the mean, so what kernels of communication, the optimiser and short pauses leave of "
-        "it, products use. At the cap joules follow seconds, of whatever kernels, and a figure of "
-        "joules by class would be that of seconds again. Only pauses of tens of milliseconds save "
-        "energy, and by less than the sum says: behind a bubble the clock is higher for a while. "
-        f"The sum is within {_share(off[False])} of the counter, and within {_share(off[True])} in "
-        "pipelines.",
+        "a pipeline's bubbles take that of a rank that waits.",
+        f"The second is within {_share(off[False])} of the counter, and within {_share(off[True])} "
+        "in pipelines. The cap holds the mean, so what kernels of communication, the optimiser and "
+        "short pauses leave of it, products use. So joules follow seconds, of whatever kernels, "
+        "and a figure of joules by class would be that of seconds again. Only pauses of tens of "
+        "milliseconds save energy, and less than the sum says: behind a bubble the clock is "
+        "higher.",
         table(
             (
                 "cell",
@@ -186,7 +187,7 @@ def _row(each: Operator) -> tuple[str, ...]:
     )
 
 
-def _idle_w(known: Iterable[Operator], name: str = NOTHING) -> float:
+def _power_w(known: Iterable[Operator], name: str = NOTHING) -> float:
     return next(each.power_w for each in known if each.name == name)
 
 
@@ -197,7 +198,7 @@ def raised(
     elastic = math.log(operator.call_s / operator.burst_s) / math.log(
         clock_max_mhz / operator.clock_mhz
     )
-    idle_w = _idle_w(known)
+    idle_w = _power_w(known)
     above = (MORE * operator.power_w - idle_w) / (operator.power_w - idle_w)
     least, most = (above ** (1 / exponent) for exponent in reversed(EXPONENTS))
     return 1 - least ** -min(elastic, 1), 1 - 1 / most
@@ -267,7 +268,7 @@ def _step(
         of_class = profile.filter(pl.col("class") == kind)
         joules[kind] = once * of_class["covered_s"].sum() / profiled * power_w
         kernel_s[kind] = of_class["kernel_s"].sum() / profiled
-    joules["waits"] = (traces["span_s"].sum() / profiled - computed_s) * _idle_w(known)
+    joules["waits"] = (traces["span_s"].sum() / profiled - computed_s) * _power_w(known)
     return Step(
         label,
         cell,
@@ -304,7 +305,7 @@ def _lost(
 def capped_j(step: Step, known: Iterable[Operator], exchanges: Iterable[Operator]) -> float:
     """Of a step at the cap: the power of products alone, but in bubbles that of waiting."""
     cap_w = fmean(each.power_w for each in known if each.name in CLASSES["gemm"])
-    waiting_w = _idle_w(exchanges, WAITS)
+    waiting_w = _power_w(exchanges, WAITS)
     return cap_w * (step.step_s - step.bubble_s) + waiting_w * step.bubble_s
 
 

@@ -180,8 +180,8 @@ def _value(cell: Row, name: str) -> str:
 
 def note(side: Side) -> str:
     return (
-        f"Values are medians over completed runs. In brackets is {interval_in_words(side.cells)}, "
-        "which is not a confidence interval; it is left out if all runs have the same four digits. "
+        f"Medians over completed runs. In brackets is {interval_in_words(side.cells)}, which is no "
+        "confidence interval; it is left out if all runs have the same four digits. "
         f"Power, tokens/J and J/token come from the GPUs' own sensors{_error(side)}. "
         'Memory used is a lower bound ("at least") '
         "if the driver was read after torch's allocator had returned memory. "
@@ -198,7 +198,7 @@ def contrasts(pairs: Sequence[tuple[Row, Row]], side: Side) -> list[Row]:
 
 
 def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
-    """A row a pair and a column a measure, with what the verdicts assume."""
+    """A row a pair and a column a measure, with what the intervals assume."""
     named = names_of(side.cells)
     contrasted = contrasts(pairs, side)
     of_pairs = grouped(contrasted, lambda row: (row["cell_a"], row["cell_b"]))
@@ -207,27 +207,31 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
         (
             *(f"`{named[cell]}`" for cell in pair),
             *({row["measure"]: _in_short(row) for row in of_pair}.get(m, "–") for m in measures),
+            ", ".join(dict.fromkeys(filter(None, map(_design, of_pair)))) or "–",
         )
         for pair, of_pair in of_pairs.items()
     ]
-    heads = ("the first", "the second", *(MEASURES[name].heading for name in measures))
-    by_assumption: dict[str, dict[str, None]] = {}
-    for row in contrasted:
-        if row["assumes"]:
-            pair = f"`{named[row['cell_a']]}` and `{named[row['cell_b']]}`"
-            by_assumption.setdefault(row["assumes"], {})[pair] = None
-    whole = [f"- {', '.join(of_one)}: {assumed}." for assumed, of_one in by_assumption.items()]
-    if len(by_assumption) == 1:
-        whole = [f"Each verdict {next(iter(by_assumption))}."]
-    return "\n".join([_OF_CONTRASTS, "", *table(heads, lines), "", *whole])
+    heads = ("the first", "the second", *(MEASURES[name].heading for name in measures), "design")
+    apart = [
+        f"- `{named[row['cell_a']]}` and `{named[row['cell_b']]}`, "
+        f"{MEASURES[row['measure']].heading}: {row['medians']}."
+        for row in contrasted
+        if row["medians"]
+    ]
+    return "\n".join([_OF_CONTRASTS, "", *table(heads, lines), *([""] * bool(apart)), *apart])
 
 
 #: what a cell of the table of differences says
 _OF_CONTRASTS = (
     "The first against the second, as an interval of 95 %; **bold** where it tells them apart. In "
     "brackets is that by the runs alone, where dates, nodes or sensors hide a difference. A "
-    "*range* is of too few runs for a verdict."
+    "*range* is of too few runs for a verdict; *unknown* is what dates or sensors may do. "
+    "[What intervals assume, by design](../explanation/comparison.md#the-interval-of-a-ratio)."
 )
+
+
+def _design(row: Row) -> str | None:
+    return sentences.IN_SHORT[row["design"]] if row["wide_low"] is not None else None
 
 
 def _in_short(row: Row) -> str:
@@ -236,9 +240,11 @@ def _in_short(row: Row) -> str:
         return str(row["in_words"])
     by_runs = sentences.interval(measure, row["low"], row["high"])
     if row["coverage"] is None:
-        return f"*range* {by_runs}"
+        one_each = row["runs_a"] == row["runs_b"] == 1
+        alone = sentences.signed(measure, row["estimate"])
+        return f"one run each, {alone}" if one_each else f"*range* {by_runs}"
     if row["wide_low"] is None:
-        return f"– ({by_runs})"
+        return f"*unknown* ({by_runs})"
     shown = sentences.interval(measure, row["wide_low"], row["wide_high"])
     if row["verdict"] in TOLD_APART:
         return f"**{shown}**"

@@ -26,7 +26,7 @@ from workflow_lib.study import load_study
 from workflow_lib.words import counted
 
 #: how a figure shows runs
-_OF_RUNS = "markers and bars are medians, whiskers the range of the runs."
+_OF_RUNS = "medians, and the range of the runs."
 _OF_KERNELS = (
     "durations of all kernels that one step launched, by class, in one profiled run of each cell. "
     "Kernels that run at the same time each count."

@@ -356,13 +356,12 @@ def test_the_page_names_all_four_cells_with_links():
     claims = ledger(BESIDE | CLOSE)
     rows = judge(claims, [of_sides(cells)])
     plain = page.markdown(claims, rows, lambda sweep, cell: f"{sweep}.html#{cell}")
+    place = "on h200, 3 runs`](made.html#"
+    emulated = "on h200 (emulated), 3 runs`](made.html#"
     ids = [each["cell"] for each, _ in cells]
-    first, second, third, fourth = (f"](made.html#{each})" for each in ids)
-    # After the first cell each is told by what it has in place of another.
-    other = "[`tp4-pp8 for tp2-pp16`"
     assert (
-        f"- [`{TWIN} tp2-pp16 on h200, 3 runs`{first} against {other}{second}, beside "
-        f"[`{WHOLE} (emulated) for {TWIN}, 3 runs`{third} against {other}{fourth}: "
+        f"- [`{TWIN} tp2-pp16 {place}{ids[0]}) against [`{TWIN} tp4-pp8 {place}{ids[1]}), beside "
+        f"[`{WHOLE} tp2-pp16 {emulated}{ids[2]}) against [`{WHOLE} tp4-pp8 {emulated}{ids[3]}): "
         "supported; the ratio of the first pair, +10 %, is not told apart from that of the second"
     ) in plain
     assert (

@@ -1,7 +1,7 @@
 """Effects of known size are planted in runs, and claims about them get the verdicts they must.
 
 Every pair of cells has runs of 110, 110.2 and 109.8 against 100, 100.2 and 99.8 tokens/s, so that
-the ratio is 1.10. The runs lie apart: 2.8 % are allowed for dates and nodes.
+the ratio is 1.10. The runs lie apart: 2.7 % are allowed for dates and nodes.
 """
 
 import json

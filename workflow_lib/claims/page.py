@@ -163,42 +163,19 @@ def _lines(rows: Sequence[Row], link: Link) -> Iterator[Line]:
 
 
 def _line(row: Row, link: Link) -> Line:
-    pairs = [[*_cells(pair, link)] for pair in (row, second_pair(row))]
-    shown = []
-    for pair in filter(None, pairs):
-        first = pair[0]
-        of_pair = []
-        for number, (name, runs, cell, address) in enumerate(pair):
-            # Whole where a line begins; then what a cell has in place of the one before it.
-            other = first if number else pairs[0][0]
-            named = name if name == other[0] else _beside(name, other[0])
-            about = named if number and runs == other[1] else f"{named}, {runs}"
-            of_pair.append((about, cell, address))
-        shown.append(tuple(of_pair))
-    return Line(IN_WORDS[row["verdict"]], row["in_words"], tuple(shown))
+    pairs = (tuple(_cells(pair, link)) for pair in (row, second_pair(row)))
+    return Line(IN_WORDS[row["verdict"]], row["in_words"], tuple(filter(None, pairs)))
 
 
-def _cells(pair: Row, link: Link) -> Iterator[tuple[str, str, str, str]]:
-    """The cells of a pair: name, runs, id and link; none where there is no such pair."""
+def _cells(pair: Row, link: Link) -> Iterator[tuple[str, str, str]]:
+    """The cells of a pair, as a line of the page has them; none where there is no such pair."""
     for end in ("a", "b"):
         cell = pair[f"cell_{end}"]
         if cell is not None:
             place = pair[f"platform_{end}"] + (" (emulated)" if pair[f"emulated_{end}"] else "")
             name = f"{pair['model']} {pair[f'label_{end}']} on {place}"
             sweep = pair[f"sweeps_{end}"].split(", ")[0]
-            yield name, _runs(pair[f"runs_{end}"]), cell, link(sweep, cell)
-
-
-def _beside(name: str, other: str) -> str:
-    """What a cell has in place of another, by the words of their names."""
-    words, others = (text.replace(",", "").split() for text in (name, other))
-    its, lacks = (
-        " ".join(word for word in these if word not in those)
-        for these, those in ((words, others), (others, words))
-    )
-    if its and lacks:
-        return f"{its} for {lacks}"
-    return f"the same with {its}" if its else f"the same without {lacks}"
+            yield f"{name}, {_runs(pair[f'runs_{end}'])}", cell, link(sweep, cell)
 
 
 def _runs(numbers: str | None) -> str:
@@ -207,7 +184,7 @@ def _runs(numbers: str | None) -> str:
         return "no completed run"
     several = numbers.split(", ")
     as_counted = [str(number) for number, _ in enumerate(several, start=1)]
-    return counted(len(several), "run") if several == as_counted else f"runs {numbers}"
+    return counted(len(several), "run") if several == as_counted else f"runs no. {numbers}"
 
 
 def by_chance(rows: Sequence[Row]) -> tuple[int, int]:

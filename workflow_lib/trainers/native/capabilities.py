@@ -163,8 +163,8 @@ def _cuda_graphs(degrees: Degrees, training: Training, model: Model) -> Iterator
     remedy = "use cuda_graphs: false"
     if degrees.pp > 1:
         yield (
-            f"cuda_graphs with PP {degrees.pp}: a graph would wait for the token of the stage "
-            f"before, which the host receives; {remedy}, or pp 1"
+            f"cuda_graphs with PP {degrees.pp}: the host receives what stages send, outside "
+            f"of a graph; {remedy}, or pp 1"
         )
     if model.experts:
         yield (
