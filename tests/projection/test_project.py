@@ -362,8 +362,9 @@ def test_power_is_the_sum_of_what_gpus_do():
     shape = replace(layout.shape, vocabulary=0)
     layout = replace(layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape, layers=9)
     known = Levels(1.0, 0.0, 0.2, 0.0, "by hand")
-    prediction = Prediction(0.0, 0.0, 0.0, {"product": 0.75, "tensor": 0.25}, ())
-    # Of the other four fifths a quarter communicates, at 0.6: 0.6 + 0.2·0.2 + 0.2·0.6 = 0.76.
+    prediction = Prediction(0.0, 0.0, 0.0, {"product": 0.5, "tensor": 0.25, "gather": 0.25}, ())
+    # Of the other four fifths a quarter gathers, at 0.6: 0.6 + 0.2·0.2 + 0.2·0.6 = 0.76. Tensor
+    # parallelism computes.
     assert gpu_power(layout, prediction, known).power_w == pytest.approx(0.76 * 700)
     # Of the rest ranks with two of three layers wait a third: 0.8·(1 + 2/3 + 2/3)/3 work.
     uneven = replace(layout, stage_layers=(3, 2, 2), layers=7)
