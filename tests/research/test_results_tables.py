@@ -291,3 +291,24 @@ def test_a_recipe_of_fp8_follows_from_its_precision_but_not_between_two_in_fp8()
     )
     assert sweeps._differing(bf16, tensorwise) == {"precision"}
     assert sweeps._differing(rowwise, tensorwise) == {"fp8_recipe"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "**+10 to +20 %**"),
+        ({"verdict": "not_told_apart", "wide_low": 0.95}, "−5.0 to +20 % (+12 to +18 %)"),
+        ({"verdict": "not_told_apart", "wide_low": 0.95, "low": 0.98}, "−5.0 to +20 %"),
+        ({"verdict": "no_verdict", "wide_low": None}, "*unknown* (+12 to +18 %)"),
+        ({"verdict": "no_verdict", "coverage": None}, "*range* +12 to +18 %"),
+        ({"coverage": None, "runs_a": 1, "runs_b": 1}, "one run each, +15 %"),
+        ({"low": None, "in_words": "no value"}, "no value"),
+    ],
+)
+def test_a_difference_in_short_says_whether_it_is_one(changes, told):
+    row = {
+        **{"measure": "tokens_per_s_per_gpu", "verdict": "a_more", "coverage": 0.95},
+        **{"low": 1.12, "high": 1.18, "wide_low": 1.1, "wide_high": 1.2, "estimate": 1.15},
+        **{"runs_a": 3, "runs_b": 3},
+    }
+    assert parts._in_short(row | changes) == told
