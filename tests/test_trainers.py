@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from tests.made_sweeps import made_sweep
 from workflow_lib import plan
 from workflow_lib.cells import PlannedCell, expand_study
+from workflow_lib.records.training import Training
 from workflow_lib.study import load_study
 from workflow_lib.trainers import foreign
 
@@ -20,6 +22,12 @@ SWEEP = made_sweep("A trainer of others", STEPS, {"zero_stage": 0})
 WORDS = ["{python}", "x", "{layers}x{hidden_size}", "{sequence_length}", "{{{tp}}}", "{compile}"]
 WORDS += ["{family}", "{ffn_hidden_size}", "{attention_heads}{kv_heads}", "{vocabulary_size}"]
 WORDS += ["{micro_batches}", "{micro_batch_size}", "{zero_stage}", "{precision}", "{steps}"]
+
+#: of a trainer that is told of experts
+SPARSE = {
+    "command": [*WORDS, "{experts}/{experts_per_token}"],
+    "accepts": {"routing": ["dropless"]},
+}
 
 Planned = Callable[..., PlannedCell]
 
@@ -76,7 +84,9 @@ def test_nothing_is_estimated_of_another_trainers_memory(planned):
         ({}, {"accepts": {"banana": [1]}}, "banana"),
         ({}, {"accepts": {"precison": ["fp32"]}}, "did you mean precision"),
         ({}, {"accepts": [{"dp": [1]}, {"tp": [2]}]}, "tp 2; the cell asks for dp 2, tp 1"),
-        ({"models": "mixtral-tiny"}, {}, "routing"),
+        ({"models": "mixtral-tiny"}, {"command": SPARSE["command"]}, "routing"),
+        ({"models": "mixtral-tiny"}, {"accepts": {"routing": ["dropless"]}}, "experts"),
+        ({"models": "mixtral-tiny", "balancing_loss": 0.01}, SPARSE, "balancing_loss"),
         ({"workload": "inference"}, {}, "workload"),
     ],
 )
@@ -100,12 +110,19 @@ def test_a_cell_that_a_trainer_is_not_told_cannot_run(planned, axes, keys, axis)
             {"dp": 1, "tp": 2, "zero_stage": 1},
             {"accepts": {"zero_stage": [3], "sequence_parallel": [True]}},
         ),
-        ({"models": "mixtral-tiny"}, {"accepts": {"routing": ["dropless"]}}),
+        ({"models": "mixtral-tiny"}, SPARSE),
         ({"models": "gpt3-tiny"}, {"command": [*WORDS, "{model}"]}),
     ],
 )
 def test_what_it_is_told_or_has_by_itself_can_run(planned, axes, keys):
     assert planned(axes, **keys).reason is None
+
+
+def test_no_option_is_planned_without_a_word_of_it():
+    considered = {*foreign._UNTOLD, *foreign._MUST_BE_TOLD, *foreign._OF_NO_TRAINER}
+    rest = {field.name for field in dataclasses.fields(Training)} - considered
+    of_protocol = {"learning_rate", "seed", "warmup_steps", "measured_steps"}
+    assert {name for name in rest if not name.startswith("trainer")} == of_protocol
 
 
 def test_a_cell_is_another_if_the_trainers_file_or_program_changes(planned, tmp_path, monkeypatch):

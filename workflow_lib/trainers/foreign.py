@@ -16,13 +16,21 @@ from workflow_lib.records.degrees import Degrees
 from workflow_lib.records.model import Model
 from workflow_lib.records.training import Training
 
-#: axis → what a trainer does that is not told of it
+#: options that change nothing of what a trainer computes, or that the job sets for it
+_OF_NO_TRAINER = ("backend", "weight_decay", "power_limits_w", "clock_limits_mhz")
+#: axis → what a trainer does that is not told of it: of an option that has a default, that
 _UNTOLD: Mapping[str, Any] = {
     **{name: 1 for name in FACTORS if name != "dp"},
     **{"virtual_stages": 1, "schedule": "1f1b", "stage_layers": (), "gpu_order": ()},
-    **{"recomputation": "none", "overlap": False, "compile": False, "routing": None},
-    **{"sequence_parallel": False, "workload": "pretrain", "ep": 1, "gpu_uuids": ()},
-    "data": "synthetic",
+    **{"ep": 1, "gpu_uuids": (), "recomputation": "none", "overlap": False, "data": "synthetic"},
+    **{"experts": 0, "experts_per_token": 0},
+    **{
+        field.name: field.default
+        for field in dataclasses.fields(Training)
+        if field.default is not dataclasses.MISSING
+        and field.name not in _OF_NO_TRAINER
+        and not field.name.startswith("trainer")
+    },
 }
 #: what a trainer has to be told, or to accept the value of. Of learning rate, weight decay, and
 #: seed it need not: they do not change how it computes
@@ -37,7 +45,7 @@ PYTHON, STEPS = "{python}", "{steps}"
 #: placeholder → what it tells, too
 _TELL: Mapping[str, Sequence[str]] = {
     "micro_batches": ("global_batch_size",),
-    "model": _MUST_BE_TOLD[:8],
+    "model": (*_MUST_BE_TOLD[:8], "experts", "experts_per_token"),
 }
 
 
