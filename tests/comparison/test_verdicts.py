@@ -94,7 +94,7 @@ def test_overlapping_runs_are_not_told_apart():
 @pytest.mark.parametrize(
     ("of_a", "of_b", "words"),
     [
-        ([110.0], [100.0], "no verdict: one run each, +10 %"),
+        ([110.0], [100.0], "no verdict: one run each, +10 %; three of each give one"),
         (
             [110.0, 120.0],
             [100.0, 100.0],

@@ -133,7 +133,8 @@ def by_medians(measure: Measure, a: float, b: float, wide: Wide, lie: Design) ->
 def no_verdict(measure: Measure, observed: Contrast, runs_a: int, runs_b: int) -> str:
     """Says that there are too few runs for a verdict, with the range of the runs."""
     if runs_a == runs_b == 1:
-        return f"no verdict: one run each, {signed(measure, observed.estimate)}"
+        alone = signed(measure, observed.estimate)
+        return f"no verdict: one run each, {alone}; three of each give one"
     return (
         f"no verdict: {runs_a} against {runs_b} runs give only a range, "
         f"{interval(measure, observed.low, observed.high)}"
