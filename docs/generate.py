@@ -320,7 +320,7 @@ def _columns() -> str:
                 "every completed run has it."
             )
         parts += [f"## {title}", sentence, _column_table(shown)]
-    return _page("workflow_lib/records/columns.py", *parts)
+    return _page("workflow_lib/records", *parts)
 
 
 _REASONS = """\
