@@ -225,8 +225,9 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
 _OF_CONTRASTS = (
     "The first against the second, as an interval of 95 %; **bold** where it tells them apart. In "
     "brackets is that by the runs alone, where dates, nodes or sensors hide a difference. A "
-    "*range* is of too few runs for a verdict; *unknown* is what dates or sensors may do. "
-    "[What intervals assume, by design](../explanation/comparison.md#the-interval-of-a-ratio)."
+    "*range* is of too few runs for a verdict; with *unknown*, what dates or sensors do is not "
+    "known. [What intervals assume, by "
+    "design](../explanation/comparison.md#the-interval-of-a-ratio)."
 )
 
 
