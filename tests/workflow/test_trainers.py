@@ -76,7 +76,7 @@ TRAINERS = {
     "no-tokens": (["programs/bare.py"], "calls"),
     "option": (["programs/option.py"], "hook"),
     "dies": (["-c", "raise OSError('no such corpus')"], "hook"),
-    "not-there": (["programs/nothing.py"], "hook"),
+    "not-there": (["/programs/nothing.py"], "hook"),
     "edits": (["-c", "open('programs/loop.py', 'a').write('#'); raise SystemExit(3)"], "hook"),
 }
 
