@@ -202,11 +202,12 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
     named = names_of(side.cells)
     contrasted = contrasts(pairs, side)
     of_pairs = grouped(contrasted, lambda row: (row["cell_a"], row["cell_b"]))
+    shown = {(row["cell_a"], row["cell_b"], row["measure"]): _in_short(row) for row in contrasted}
     measures = list(dict.fromkeys(row["measure"] for row in contrasted))
     lines = [
         (
             *(f"`{named[cell]}`" for cell in pair),
-            *({row["measure"]: _in_short(row) for row in of_pair}.get(m, "–") for m in measures),
+            *(shown.get((*pair, name), "–") for name in measures),
             ", ".join(dict.fromkeys(filter(None, map(_design, of_pair)))) or "–",
         )
         for pair, of_pair in of_pairs.items()
