@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -70,3 +72,12 @@ def model_of(options: argparse.Namespace) -> Any:
     if options.recomputation == "full":
         model.gradient_checkpointing_enable()
     return model
+
+
+def leave() -> None:
+    """End a process that has trained. As the interpreter ends, threads of gloo and of autograd now
+    and then abort it: https://github.com/pytorch/pytorch/issues/190489."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import torch
-from llama import RandomTokens, model_of, options_of_a_cell
+from llama import RandomTokens, leave, model_of, options_of_a_cell
 from torch.utils.data import DataLoader, DistributedSampler
 
 
@@ -55,3 +55,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

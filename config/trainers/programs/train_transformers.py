@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 import torch
-from llama import RandomTokens, model_of, options_of_a_cell
+from llama import RandomTokens, leave, model_of, options_of_a_cell
 from transformers import Trainer, TrainingArguments
 
 
@@ -42,3 +42,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -300,6 +300,9 @@ def main() -> None:
     TRAINERS[options.trainer](options, SIZES[options.size])
     if dist.is_initialized():
         dist.destroy_process_group()
+    from llama import leave
+
+    leave()
 
 
 if __name__ == "__main__":
