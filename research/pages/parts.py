@@ -94,8 +94,7 @@ def minute(moment: datetime) -> str:
 def _error(side: Side) -> str:
     """How far the sensors of power may be off; "" of simulated ones."""
     error = systematic_error(side.runs)
-    rest = "what this leaves of a difference is in its interval"
-    return f", which may be off by up to {error}; {rest}" if error else ""
+    return f"The GPUs' own sensors of power may be off by up to {error}. " if error else ""
 
 
 def _steadiness(side: Side) -> str:
@@ -140,6 +139,10 @@ def value_of(cell: Row, name: str, end: str = "") -> str:
     return NOTHING if value is None else significant(value * measure.factor, 4)
 
 
+#: what every page says of its tables
+_HOW = "../how-to/read-a-report.md#pages-of-results"
+
+
 def table_of(side: Side, cells: Sequence[Row]) -> str:
     named = names_of(side.cells)
     workloads = {cell["workload"] for cell in cells}
@@ -180,13 +183,8 @@ def _value(cell: Row, name: str) -> str:
 
 def note(side: Side) -> str:
     return (
-        f"Medians over completed runs. In brackets is {interval_in_words(side.cells)}, which is no "
-        "confidence interval; it is left out if all runs have the same four digits. "
-        f"Power, tokens/J and J/token come from the GPUs' own sensors{_error(side)}. "
-        'Memory used is a lower bound ("at least") '
-        "if the driver was read after torch's allocator had returned memory. "
-        "[Measurement](../explanation/measurement.md) explains each measure. "
-        f"{_steadiness(side)}{_waits(side)}"
+        f"Medians, in brackets {interval_in_words(side.cells)}: [how to read these pages]"
+        f"({_HOW}). {_error(side)}{_steadiness(side)}{_waits(side)}"
     )
 
 
@@ -222,13 +220,10 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
     return "\n".join([_OF_CONTRASTS, "", *table(heads, lines), *([""] * bool(apart)), *apart])
 
 
-#: what a cell of the table of differences says
+#: what the table of differences says
 _OF_CONTRASTS = (
-    "The first against the second, as an interval of 95 %; **bold** where it tells them apart. In "
-    "brackets is that by the runs alone, where dates, nodes or sensors hide a difference. A "
-    "*range* is of too few runs for a verdict; with *unknown*, what dates or sensors do is not "
-    "known. [What intervals assume, by "
-    "design](../explanation/comparison.md#the-interval-of-a-ratio)."
+    "The first against the second, as an interval of 95 %; **bold** where it tells them apart. "
+    f"[How to read it]({_HOW})."
 )
 
 

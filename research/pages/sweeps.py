@@ -25,19 +25,13 @@ from workflow_lib.report.figures.tables import Tables
 from workflow_lib.study import load_study
 from workflow_lib.words import counted
 
-#: how a figure shows runs
-_OF_RUNS = "medians, and the range of the runs."
-_OF_KERNELS = (
-    "durations of all kernels that one step launched, by class, in one profiled run of each cell. "
-    "Kernels that run at the same time each count."
-)
-#: kinds of figures that a page shows, by the first word of a file's name: what they show, and how
+#: kinds of figures that a page shows, by the first word of a file's name: what they show
 _FIGURES = {
-    "parallelism": ("Temperature, power, clock, efficiency and throughput", _OF_RUNS),
-    "optimisation": ("The same cells with and without options", _OF_RUNS),
-    "microbatch": ("The same cells over micro-batches", _OF_RUNS),
-    "memory": ("Memory, as planned and as used", _OF_RUNS),
-    "kernels": ("Kernel time", _OF_KERNELS),
+    "parallelism": "Temperature, power, clock, efficiency and throughput",
+    "optimisation": "The same cells with and without options",
+    "microbatch": "The same cells over micro-batches",
+    "memory": "Memory, as planned and as used",
+    "kernels": "Kernel time of a step, by class, in one profiled run of each cell",
 }
 #: parts of the time of kernels that communicate; with less time on each rank they are left out
 _PARTS = ("kernel", "waiting", "transfer", "exposed")
@@ -85,14 +79,13 @@ def of_sweep(directory: Path) -> dict[Path, str]:
             for sentence in trained_otherwise(cells, _quoted(cells), side.runs)
         ),
         *(
-            f"![{about[0]}](images/{name})\n\n*{': '.join(about)}{emulated}*"
+            f"![{about}](images/{name})\n\n*{about}.{emulated}*"
             for name, (_, about) in images.items()
         ),
         *kernel_time(directory, cells),
         *communication(directory, cells),
         *losses(directory, cells),
         "## What the differences support",
-        "These are the pairs of cells that differ in only one axis.",
         parts.words(side, pairs) if pairs else "There is no such pair.",
         "## What is missing",
         "\n".join(ends) or "Nothing: every run completed.",
@@ -228,8 +221,7 @@ def _made(side: Side, results: Path) -> str:
         f"{_sequences(side.cells)} of "
         f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
         f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
-        f"{parts.code_in_words(environment)} This page says nothing about "
-        "other models, hosts or days.",
+        f"{parts.code_in_words(environment)}",
         *filter(None, [cell_axes.emulated_in_words(side.cells)]),
     ]
     return " ".join(told)

@@ -298,7 +298,7 @@ def test_text_of_others_stays_text(tmp_path):
     rows = judge(claims, [Measured(side("none"))])
     plain = page.markdown(claims, rows, lambda sweep, cell: "")
     assert "<script" not in plain
-    assert plain.count("&lt;script>alert(1)&lt;/script> \\| \\[x](y)") == 5
+    assert plain.count("&lt;script>alert(1)&lt;/script> \\| \\[x](y)") == 4
     assert "<script" not in page.html(claims, rows, lambda sweep, cell: "")
 
 

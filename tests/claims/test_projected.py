@@ -97,7 +97,7 @@ def test_the_page_has_projections_apart_from_runs(planned):
     projected = project(claims, planned)
     text = page.markdown(claims, rows, lambda sweep, cell: "", projected=projected)
     assert "| **not testable here** | – | undecided: 1 undecided |" in text
-    assert "By projection: undecided (1 undecided); 1 pair of planned cells" in text
+    assert "| undecided (1 undecided); 1 pair of planned cells" in text
     assert "none of which has run here" in text
     alone = page.markdown(claims, rows, lambda sweep, cell: "")
     assert "rojection" not in alone.replace("by projection |", "")

@@ -84,7 +84,7 @@ def test_a_planted_effect_gets_its_verdict(planted, verdict):
 @pytest.mark.parametrize(
     ("first", "second", "verdict", "why"),
     [
-        (0.95, 0.93, "supported", "; claimed: above 0 %"),
+        (0.95, 0.93, "supported", "% faster"),
         (
             0.95,
             0.57,
@@ -111,7 +111,6 @@ def test_no_effect_is_not_told_from_one():
     (row,) = judged(CONTRAST | {"above": 1.0}, same, PAIR[1])
     assert row["verdict"] == "undecided"
     assert row["in_words"].startswith("not told apart: ")
-    assert row["in_words"].endswith("; claimed: above 0 %")
 
 
 def untestable(*cells, test=CONTRAST, **other):

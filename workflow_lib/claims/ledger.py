@@ -12,10 +12,10 @@ from workflow_lib.claims.verdicts import Verdict
 from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
-from workflow_lib.records.labels import labels
+from workflow_lib.records.labels import labels, shared
 from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.records.verdict_tables import CLAIMS
-from workflow_lib.report.figures.cell_names import marked
+from workflow_lib.report.figures.cell_names import Row, marked
 
 MEASURED, PROJECTED = "measured", "projected"
 #: whose claims are about cells of several nodes, as projections are
@@ -28,17 +28,15 @@ _COLUMNS = tuple(column.name for column in CLAIMS)
 def judge(ledger: Ledger, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """The rows of CLAIMS, in the order of the ledger, and of cells as in reports."""
     cells = {cell["cell"]: cell for group in measured for cell in group.side.cells}
-    rows = list(cells.values())
-    named = dict(zip(cells, marked(rows, labels(rows)), strict=True))
-    return [row for claim in ledger.claims for row in _of_claim(claim, measured, named)]
+    return [row for claim in ledger.claims for row in _of_claim(claim, measured, cells)]
 
 
 def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
     """The rows of CLAIMS that projections of planned cells give for the study's claims; none of a
     claim that cannot be projected.
     """
-    ids = (cell["cell"] for cell in planned.rows)
-    named = dict(zip(ids, labels(planned.rows), strict=True))
+    # What has not run was under no pressure.
+    cells = {cell["cell"]: {**cell, "memory_pressure": False} for cell in planned.rows}
     return [
         row
         for claim in ledger.claims
@@ -48,26 +46,26 @@ def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
             PROJECTED,
             lambda test, coverage: projected.project_test(test, planned, coverage),
             PROJECTED_COVERAGE,
-            named,
+            cells,
         )
     ]
 
 
 def _of_claim(
-    claim: Claim, measured: Sequence[Measured], labels: Mapping[str, str]
+    claim: Claim, measured: Sequence[Measured], cells: Mapping[str, Row]
 ) -> Iterator[dict[str, Any]]:
     if claim.no_rule is not None:
         verdict = {"verdict": verdicts.NOT_TESTABLE, "in_words": claim.no_rule}
-        yield _row({**_shared(claim, MEASURED, []), **verdict}, labels)
+        yield _row({**_of_all(claim, MEASURED, []), **verdict}, cells)
 
     def contrasts_of(test: ClaimTest, coverage: float) -> Iterable[Mapping[str, Any]]:
         evaluate = ratio_of_ratios.evaluate_test if test.beside else contrasts.evaluate_test
         return evaluate(test, measured, coverage)
 
-    yield from _of_tests(claim, MEASURED, contrasts_of, COVERAGE, labels)
+    yield from _of_tests(claim, MEASURED, contrasts_of, COVERAGE, cells)
 
 
-def _shared(claim: Claim, basis: str, by_test: Sequence[Verdict]) -> dict[str, Any]:
+def _of_all(claim: Claim, basis: str, by_test: Sequence[Verdict]) -> dict[str, Any]:
     return {
         "claim": claim.id,
         "by": claim.by,
@@ -82,7 +80,7 @@ def _of_tests(
     basis: str,
     contrasts_of: Contrasts,
     coverage: float,
-    labels: Mapping[str, str],
+    cells: Mapping[str, Row],
 ) -> Iterator[dict[str, Any]]:
     """The rows of a claim's tests, with the verdicts of all.
 
@@ -101,7 +99,7 @@ def _of_tests(
         verdicts.of_test(test, [(row["verdict"], row["deciding_verdict"]) for row in rows])
         for test, rows in zip(claim.tests, tests, strict=True)
     ]
-    shared = _shared(claim, basis, by_test)
+    of_all = _of_all(claim, basis, by_test)
     for number, (test, rows, verdict) in enumerate(
         zip(claim.tests, tests, by_test, strict=True), start=1
     ):
@@ -115,7 +113,7 @@ def _of_tests(
             "test_verdict": verdict,
         }
         for row in rows:
-            yield _row({**shared, **of_test, **row}, labels)
+            yield _row({**of_all, **of_test, **row}, cells)
 
 
 def _judged(test: ClaimTest, contrast: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,13 +135,14 @@ def _deciding(
     return {**deciding, "in_words": f"{row['in_words']}; {verdicts.among(test, wider, count)}"}
 
 
-def _row(columns: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+def _row(columns: Mapping[str, Any], cells: Mapping[str, Row]) -> dict[str, Any]:
     row = {**dict.fromkeys(_COLUMNS), **columns}
-    for end in ("a", "b"):
-        for pair in ("", ratio_of_ratios.PREFIX):
-            cell = row[f"{pair}cell_{end}"]
-            if cell is not None:
-                row[f"{pair}label_{end}"] = labels[cell]
+    for which in ("", ratio_of_ratios.PREFIX):
+        ends = {end: cells[cell] for end in ("a", "b") if (cell := row[f"{which}cell_{end}"])}
+        pair = list(ends.values())
+        row[f"{which}shared"] = shared(pair) or None
+        for end, label in zip(ends, marked(pair, labels(pair)), strict=True):
+            row[f"{which}label_{end}"] = label
     # A column of a second side, end or part that does not exist is not missing.
     nulls = {
         name: Reason("as_the_verdict", why=row["in_words"])

@@ -50,13 +50,22 @@ _TEMPLATES = page_templates("workflow_lib.claims", "workflow_lib.report")
 
 
 @dataclass(frozen=True)
+class Cells:
+    """One pair of cells of a contrast, or one cell."""
+
+    #: their model, the options that they share, and the platform and runs where both have the same
+    alike: str
+    #: each cell's name, with what is not alike; its id; its address
+    each: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
 class Line:
     """A contrast on the page."""
 
     verdict: str
     in_words: str
-    #: for each cell of one pair or two: its name, platform, model and runs; its id; its address
-    pairs: tuple[tuple[tuple[str, str, str], ...], ...]
+    pairs: tuple[Cells, ...]
 
 
 @dataclass(frozen=True)
@@ -163,19 +172,25 @@ def _lines(rows: Sequence[Row], link: Link) -> Iterator[Line]:
 
 
 def _line(row: Row, link: Link) -> Line:
-    pairs = (tuple(_cells(pair, link)) for pair in (row, second_pair(row)))
-    return Line(IN_WORDS[row["verdict"]], row["in_words"], tuple(filter(None, pairs)))
+    pairs = tuple(_cells(pair, link) for pair in (row, second_pair(row)) if pair["cell_a"])
+    return Line(IN_WORDS[row["verdict"]], row["in_words"], pairs)
 
 
-def _cells(pair: Row, link: Link) -> Iterator[tuple[str, str, str]]:
-    """The cells of a pair, as a line of the page has them; none where there is no such pair."""
-    for end in ("a", "b"):
-        cell = pair[f"cell_{end}"]
-        if cell is not None:
-            place = pair[f"platform_{end}"] + (" (emulated)" if pair[f"emulated_{end}"] else "")
-            name = f"{pair['model']} {pair[f'label_{end}']} on {place}"
-            sweep = pair[f"sweeps_{end}"].split(", ")[0]
-            yield f"{name}, {_runs(pair[f'runs_{end}'])}", cell, link(sweep, cell)
+def _cells(pair: Row, link: Link) -> Cells:
+    ends = [end for end in ("a", "b") if pair[f"cell_{end}"] is not None]
+    where = []
+    for end in ends:
+        place = pair[f"platform_{end}"] + (" (emulated)" if pair[f"emulated_{end}"] else "")
+        where.append(f" on {place}, {_runs(pair[f'runs_{end}'])}")
+    alike = " ".join(filter(None, (pair["model"], pair["shared"])))
+    if len({*where}) == 1:
+        alike += where[0] + (" each" if len(ends) > 1 else "")
+        where = [""] * len(ends)
+    each = []
+    for end, rest in zip(ends, where, strict=True):
+        cell, sweep = pair[f"cell_{end}"], pair[f"sweeps_{end}"].split(", ")[0]
+        each.append((f"{pair[f'label_{end}']}{rest}", cell, link(sweep, cell)))
+    return Cells(alike, tuple(each))
 
 
 def _runs(numbers: str | None) -> str:
@@ -217,7 +232,10 @@ def markdown(
         parts += [f"## {heading}", _summary(of_author)]
     if nearest := near(by_author):
         parts += [f"## {NEAREST}", NEAREST_NOTE, _nearest(nearest)]
-    parts += ["## Why", *(_why(entry) for group in by_author.values() for entry in group)]
+    every = [entry for group in by_author.values() for entry in group]
+    parts += ["## Why", *(_why(entry) for entry in every if entry.counts)]
+    if untried := [entry for entry in every if not entry.counts]:
+        parts += [f"## {UNTRIED}", _untried(untried)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -238,6 +256,7 @@ _METHOD = (
     f"if all of its tests are. {_INTERVALS}"
 )
 NEAREST = "What is known near to these claims"
+UNTRIED = "What no run here tests"
 NEAREST_NOTE = (
     "A claim may need more GPUs than there were. Near to these is a question that needs fewer: a "
     "claim of ours with a rule of its own, whose verdict is no verdict on the other."
@@ -269,7 +288,7 @@ def _summary(of_author: Sequence[Entry]) -> str:
     for entry in of_author:
         claim = entry.claim
         lines.append(
-            f"| {_to(claim)} | {_cell(claim.says)} | **{entry.verdict}** | "
+            f"| {_to(entry)} | {_cell(claim.says)} | **{entry.verdict}** | "
             f"{entry.counts or NOTHING} | {_by_projection(entry)} |"
         )
     return "\n".join(lines)
@@ -278,14 +297,31 @@ def _summary(of_author: Sequence[Entry]) -> str:
 def _nearest(nearest: Sequence[tuple[Entry, Entry]]) -> str:
     lines = ["| claim | the nearest question | by runs | contrasts |", "|---|---|---|---|"]
     for entry, other in nearest:
-        claim, question = (f"{_to(each.claim)} {_cell(each.claim.says)}" for each in (entry, other))
+        claim, question = (f"{_to(each)} {_cell(each.claim.says)}" for each in (entry, other))
         lines.append(f"| {claim} | {question} | **{other.verdict}** | {other.counts or NOTHING} |")
     return "\n".join(lines)
 
 
-def _to(claim: Claim) -> str:
+def _untried(entries: Sequence[Entry]) -> str:
+    lines = ["| | needs | would test it | by projection |", "|---|---|---|---|"]
+    for entry in entries:
+        claim = entry.claim
+        how = " No rule: ".join(filter(None, (claim.would_test, claim.no_rule)))
+        projected = "; ".join(map(_cell, entry.projections)) or NOTHING
+        name = f"{claim.id}{_where(claim)}"
+        lines.append(f"| {name} | {_cell(claim.needs)} | {_cell(how)} | {projected} |")
+    return "\n".join(lines)
+
+
+def _where(claim: Claim) -> str:
+    """Where the study makes a claim."""
+    return f" ({_cell(claim.section)})" if claim.section else ""
+
+
+def _to(entry: Entry) -> str:
     """A link to what the page says of a claim."""
-    return f"[{claim.id}](#{claim.id.lower()})"
+    name = entry.claim.id
+    return f"[{name}](#{(name if entry.counts else UNTRIED).lower().replace(' ', '-')})"
 
 
 def _by_projection(entry: Entry) -> str:
@@ -294,14 +330,11 @@ def _by_projection(entry: Entry) -> str:
 
 def _why(entry: Entry) -> str:
     claim = entry.claim
-    where = f" ({_cell(claim.section)})" if claim.section else ""
     parts = [
         f"### {claim.id}",
-        f"{_cell(claim.says)}{where} **{entry.verdict.capitalize()}.**",
+        f"{_cell(claim.says)}{_where(claim)} **{entry.verdict.capitalize()}.**",
         f"Needs: {_cell(claim.needs)} Would test it: {_cell(claim.would_test)}",
     ]
-    if claim.no_rule:
-        parts.append(f"No rule: {_cell(claim.no_rule)}")
     for rule in entry.rules:
         about = f"{_cell(rule.part)}: " if rule.part else ""
         lines = [f"{about}{_cell(rule.rule)}. **{rule.verdict.capitalize()}.**", ""]
@@ -315,10 +348,11 @@ def _why(entry: Entry) -> str:
 
 def _named(line: Line) -> str:
     """The cells of a contrast, each with its link."""
-    return ", beside ".join(
-        " against ".join(
+    return "; beside ".join(
+        f"{_cell(pair.alike)}: "
+        + " against ".join(
             f"[`{_code(name)}`]({address})" if address else f"`{_code(name)}`"
-            for name, _, address in pair
+            for name, _, address in pair.each
         )
         for pair in line.pairs
     )
@@ -343,6 +377,7 @@ def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Ro
         nearest=near(by_author),
         nearest_heading=NEAREST,
         nearest_note=NEAREST_NOTE,
+        untried=UNTRIED,
         projection=PROJECTION if projected else "",
         intervals=_INTERVALS,
         chance=_chance(rows),

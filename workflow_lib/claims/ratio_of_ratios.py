@@ -30,7 +30,7 @@ from workflow_lib.report.figures.cell_names import Row
 PREFIX = "beside_"
 #: columns of CLAIMS that each pair has; those of the second have the prefix
 OF_A_PAIR = (
-    "model",
+    *("model", "shared"),
     *(
         f"{name}_{end}"
         for name in ("cell", "label", "platform", "sweeps", "runs", "emulated")

@@ -45,7 +45,6 @@ _SLOWDOWN = Measure("slowdown", "Slowdown", "what sampling costs", people=("%", 
 
 def of_contrast(test: ClaimTest, row: Mapping[str, Any]) -> tuple[Verdict, str]:
     """The verdict of a contrast, and the sentence that says why."""
-    claimed = f"claimed: {range_in_words(test)}"
     if not row.get("has_values"):
         return NOT_TESTABLE, row["in_words"]
     if row["simulated"] and measure_of(test).sensor:
@@ -54,9 +53,9 @@ def of_contrast(test: ClaimTest, row: Mapping[str, Any]) -> tuple[Verdict, str]:
     if row.get("coverage") is None:
         return NOT_TESTABLE, row["in_words"].removeprefix("no verdict: ")
     if low is None or high is None:
-        return UNDECIDED, f"{row['in_words']}; {claimed}"
+        return UNDECIDED, row["in_words"]
     words = row["in_words"] or _interval_in_words(test, row)
-    return of_interval(low, high, test.above, test.below), f"{words}; {claimed}"
+    return of_interval(low, high, test.above, test.below), words
 
 
 def of_interval(low: float, high: float, above: float | None, below: float | None) -> Verdict:
