@@ -145,7 +145,7 @@ def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(r
     assert sorted(runs) == [guessed] * 4 + [stated] * 2
     for name, columns in (("cells", CELLS), ("plan", PLAN)):
         assert set(read_table(directory / f"{name}.parquet", columns)["emulated"]) == {stated}
-    page = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
+    page = sweeps.of_sweep([directory])[findings.DIRECTORY / f"{sweep}.md"]
     assert f"emulated: {stated}." in page
     assert page.count("EMULATED ") == 2
     claims = (findings.DIRECTORY / verdicts.NAME).read_text("utf-8")
@@ -155,7 +155,7 @@ def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(r
 
 def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt):
     directory = rebuilt / SWEEPS[1] / "results" / "sweeps" / SWEEPS[1]
-    made = sweeps.of_sweep(directory)
+    made = sweeps.of_sweep([directory])
     page, *images = made
     assert page == findings.DIRECTORY / f"{SWEEPS[1]}.md"
     assert all(image.name in made[page] for image in images)
@@ -175,7 +175,7 @@ def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt):
 def test_a_page_names_the_profiled_runs_that_are_missing(rebuilt):
     sweep = "evidence-experts-x2"
     directory = rebuilt / sweep / "results" / "sweeps" / sweep
-    text = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
+    text = sweeps.of_sweep([directory])[findings.DIRECTORY / f"{sweep}.md"]
     missing = [
         f"- the profiled run of `{cell}` (`{sweep}`): not run, no job of it has ended."
         for cell in ("dp2-ep2 mb1 overlap", "dp2-ep2 mb2", "pp2 mb1", "tp2 mb1 sp")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
 import polars as pl
 
+from research.grouping import grouped
 from research.pages import findings, parts
 from research.pages.tables import document, table
 from workflow_lib.comparison.sides import Side, read_side
+from workflow_lib.config import SweepSpec
 from workflow_lib.records import cell_axes
 from workflow_lib.records.paths import SweepPaths
 from workflow_lib.records.tables import KERNELS, STEP_TIMES, TRACES
@@ -22,7 +26,7 @@ from workflow_lib.report.figures.kernel_times import CLASSES, folded, kernel_tim
 from workflow_lib.report.figures.numbers import NOTHING, significant
 from workflow_lib.report.figures.style import EMULATED_MARK
 from workflow_lib.report.figures.tables import Tables
-from workflow_lib.study import load_study
+from workflow_lib.study import Files, load_study
 from workflow_lib.words import counted
 
 #: kinds of figures that a page shows, by the first word of a file's name: what they show
@@ -46,15 +50,41 @@ _FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
 
 def files(rebuilt: Path) -> dict[Path, str]:
     """The pages and their figures: each path and its text."""
-    found: dict[Path, str] = {}
-    for directory in findings.sweeps_of(rebuilt):
-        if directory.name not in (findings.LAYOUTS, findings.OVERLAP):
-            found |= of_sweep(directory)
-    return found
+    own = [
+        directory
+        for directory in findings.sweeps_of(rebuilt)
+        if directory.name not in (findings.LAYOUTS, findings.OVERLAP)
+    ]
+    views = grouped(own, lambda directory: _view(directory.name)[0])
+    return {
+        path: text for directories in views.values() for path, text in of_sweep(directories).items()
+    }
 
 
-def of_sweep(directory: Path) -> dict[Path, str]:
-    """The page of a sweep and its figures."""
+def page_of(sweep: str) -> str:
+    """The file of a sweep's page; one of several platforms has a view of each on one page."""
+    return f"{_view(sweep)[0]}.md"
+
+
+def of_sweep(views: Sequence[Path]) -> dict[Path, str]:
+    """The page of a sweep and its figures, by the directories of its views."""
+    name, platform = _view(views[0].name)
+    if len(views) > 1:
+        platform = ""
+    title = f"# {_description(name)}" + (f" ({platform})" if platform else "")
+    told, found = [findings.NOTICE, title], {}
+    for directory in views:
+        of_view, images = _of_view(directory)
+        if len(views) > 1:
+            told.append(f"## On {_view(directory.name)[1]}")
+            of_view = [re.sub("^## ", "### ", part) for part in of_view]
+        told += of_view
+        found |= images
+    return {findings.DIRECTORY / page_of(views[0].name): document(*told)} | found
+
+
+def _of_view(directory: Path) -> tuple[list[str], dict[Path, str]]:
+    """What the page tells of a sweep on one platform, and its figures."""
     sweep = directory.name
     side = read_side(directory, sweep)
     cells = in_order(side.cells)
@@ -67,8 +97,6 @@ def of_sweep(directory: Path) -> dict[Path, str]:
     ends = parts.failed_runs(side)
     emulated = f" {EMULATED_MARK}." if cell_axes.emulated_in_words(cells) else ""
     told = [
-        findings.NOTICE,
-        f"# {_description(sweep)}",
         _made(side, directory.parents[1]),
         "## Cells",
         parts.table_of(side, cells),
@@ -90,10 +118,10 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         "## What is missing",
         "\n".join(ends) or "Nothing: every run completed.",
     ]
-    found = {findings.DIRECTORY / f"{sweep}.md": document(*told)}
-    for name, (path, _) in images.items():
-        found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
-    return found
+    return told, {
+        findings.DIRECTORY / "images" / name: path.read_text(encoding="utf-8")
+        for name, (path, _) in images.items()
+    }
 
 
 def _quoted(cells: Sequence[Row]) -> list[str]:
@@ -196,17 +224,24 @@ def _span(values: pl.Series, factor: float) -> str:
     return "–".join(dict.fromkeys(significant(end, 3, decimals=2) for end in (low, high)))
 
 
-def _description(sweep: str) -> str:
-    """What its file says that it is for; a sweep of several platforms has a view of each."""
-    known = load_study(findings.CHECKOUT / "config").sweeps
+@functools.cache
+def _known() -> Files[SweepSpec]:
+    return load_study(findings.CHECKOUT / "config").sweeps
+
+
+def _view(sweep: str) -> tuple[str, str]:
+    """The sweep that a directory is a view of, as its file is called, and the platform that it
+    shows: "" if it shows all."""
     fitting = [
-        name for name in (*known, *known.bad) if sweep == name or sweep.startswith(f"{name}-")
+        name for name in (*_known(), *_known().bad) if sweep == name or sweep.startswith(f"{name}-")
     ]
-    if not fitting:
-        return sweep
-    name = max(fitting, key=len)
-    platform = sweep[len(name) + 1 :]
-    return known[name].description + (f" ({platform})" if platform else "")
+    name = max(fitting, key=len, default=sweep)
+    return name, sweep[len(name) + 1 :]
+
+
+def _description(name: str) -> str:
+    """What its file says that a sweep is for."""
+    return _known()[name].description if name in _known() else name
 
 
 def _made(side: Side, results: Path) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from research.pages import findings, in_step, triptych
+from research.pages import findings, in_step, sweeps, triptych
 from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
@@ -44,7 +44,7 @@ def claims_page(rows: Sequence[Row]) -> str:
     """The ledger, with links to the pages of the sweeps that show the cells."""
 
     def link(sweep: str, cell: str) -> str:
-        return _PAGES.get(sweep, f"{sweep}.md")
+        return _PAGES.get(sweep) or sweeps.page_of(sweep)
 
     ledger = load_ledger(LEDGER)
     planned = cells_of(expand_study(load_study(LEDGER.parent)).values())
