@@ -27,6 +27,9 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
+# sh is dash on Debian, which drops the shell function `module` that jobs inherit.
+SHELL := bash
+
 .PHONY: help environment measure sensors site release test-without-torch test-demo demo plan project slots place check status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list

@@ -2,7 +2,7 @@
 ``snakemake --profile slurm_h200`` finds them by name.
 
 A platform of ``config/platforms`` that runs on Slurm and has no profile gets one first, made from
-``slurm.yaml`` with the partition and the account of its file.
+``slurm.yaml`` with the partition, account, QOS and reservation of its file.
 """
 
 import os
@@ -27,6 +27,9 @@ def files_of(platform: str, described: Platform) -> dict[str, str]:
     if described.account is not None:
         config = re.sub(r"(#.*\n)slurm-no-account: true\n", "", config)
         resource += f"\n  - slurm_account={described.account}"
+    for name in ("qos", "reservation"):
+        if (word := getattr(described, name)) is not None:
+            resource += f"\n  - {name}={word}"
     config = config.replace("slurm_partition=PARTITION", resource)
     return {
         "config.yaml": config,

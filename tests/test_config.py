@@ -78,6 +78,10 @@ def test_a_name_with_or_without_its_suffix_leads_to_those_that_there_are(name, r
     assert nearest(name, ["lora-h200", "demo", "lora-h100"]) == remedy
 
 
+def test_letters_in_another_order_lead_to_the_name():
+    assert nearest("qso", ["python", "qos"]) == "did you mean 'qos'?"
+
+
 def test_an_archive_gets_the_files_of_all_data_that_a_sweep_names(study_directory):
     study = load_study(study_directory)
     named = {

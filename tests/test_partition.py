@@ -76,6 +76,22 @@ def test_what_differs_names_the_key(differences, printed, changes, expected):
     assert expected in found
 
 
+@pytest.mark.parametrize(
+    ("changes", "idle"),
+    [
+        ({"gpus_per_node": 6}, "2"),
+        ({}, None),
+        # Others may have the rest.
+        ({"gpus_per_node": 6, "exclusive": False}, None),
+    ],
+)
+def test_gpus_that_would_idle_are_told(tmp_path, slurm, changes, idle):
+    slurm(lines())
+    platform = scripts.platform(tmp_path, "h200").model_copy(update=changes)
+    told = partition.unused(platform, partition.nodes_of("h200", ()))
+    assert (told and re.findall(r"\d+", told)[-1]) == idle
+
+
 def test_excluded_nodes_do_not_count(differences):
     found = differences(lines(), ["gpu1", "gpu2"], exclude_nodes=["gpu[1-2]"])
     (difference,) = found

@@ -31,7 +31,8 @@ def test_a_profile_has_the_partition_and_the_account_of_its_platform(tmp_path, m
     shutil.copytree(ROOT / "config", tmp_path / "config")
     path = tmp_path / "config" / "platforms" / "h200.yaml"
     text = path.read_text(encoding="utf-8").replace("account: null", "account: '0012'  # of ours")
-    path.with_name("mine.yaml").write_text(text.replace("partition: h200", "partition: big"))
+    text = text.replace("partition: h200", "partition: big").replace("qos: null", "qos: long")
+    path.with_name("mine.yaml").write_text(text)
     (tmp_path / "profiles").mkdir()
     monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
     monkeypatch.setattr(register, "CONFIG", tmp_path / "config")
@@ -42,7 +43,8 @@ def test_a_profile_has_the_partition_and_the_account_of_its_platform(tmp_path, m
         return yaml.safe_load(made.read_text(encoding="utf-8"))
 
     with_account, without = of("mine"), of("h200")
-    assert {"slurm_partition=big", "slurm_account=0012"} <= {*with_account["default-resources"]}
+    given = {*with_account["default-resources"]}
+    assert {"slurm_partition=big", "slurm_account=0012", "qos=long"} <= given
     assert "slurm-no-account" not in with_account
     assert without["slurm-no-account"] is True
     assert "slurm_partition=h200" in without["default-resources"]

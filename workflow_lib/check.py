@@ -78,6 +78,12 @@ def is_due(results_directory: Path, name: str, platform: Platform) -> bool:
     return on_slurm and not begun and not is_passed(results_directory, name, platform)
 
 
+def _of_results(directory: Path) -> Iterator[Finding]:
+    """Say what will be made of the path to the results, which may be mistyped."""
+    if not directory.parent.exists():
+        yield Finding("results", None, f"{directory.parent} is not there yet, and is made")
+
+
 def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
     """Compare the platform's file with Slurm's partition and with its profile."""
     if platform.partition is not None:
@@ -90,16 +96,17 @@ def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
         differences = list(partition.differences(platform, nodes))
         for difference in differences:
             yield Finding("partition", False, difference)
-        if down := partition.unavailable(platform, nodes):
-            yield Finding("partition", None, down)
+        for note in (partition.unavailable(platform, nodes), partition.unused(platform, nodes)):
+            if note:
+                yield Finding("partition", None, note)
         if not differences:
             yield Finding("partition", True, f"{platform.partition} is as the file says")
     yield from _of_profile(profiles / platform.profile(name) / "config.yaml", platform, name)
 
 
 def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Finding]:
-    """Have Slurm say whether it takes a job with the partition and account that the profile gives
-    the analysis: where it does not, Snakemake waits without a word."""
+    """Have Slurm say whether it takes a job with the partition, account, QOS and reservation that
+    the profile gives the analysis: where it does not, Snakemake waits without a word."""
     if not profile.is_file():
         yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
         return
@@ -116,9 +123,9 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
             f"slurm-no-account, {remedy}",
         )
     options = [
-        f"--{key}={resources[f'slurm_{key}']}"
-        for key in ("partition", "account")
-        if resources.get(f"slurm_{key}")
+        f"--{key.removeprefix('slurm_')}={resources[key]}"
+        for key in ("slurm_partition", "slurm_account", "qos", "reservation")
+        if resources.get(key)
     ]
     command = ("sbatch", "--test-only", *options, "--wrap=true")
     if platform.partition is None or shutil.which("sbatch") is None:
@@ -134,8 +141,8 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
             "profile",
             None if is_later else False,
             f"{profile}: Slurm takes no job of the analysis with {' '.join(options)} "
-            f"({'; '.join(done.errors.splitlines())}): correct slurm_partition and "
-            f"slurm_account there, {remedy}",
+            f"({'; '.join(done.errors.splitlines())}): correct slurm_partition, slurm_account, "
+            f"qos and reservation in its default-resources, {remedy}",
         )
 
 
@@ -234,7 +241,8 @@ def of_job(planned: PlannedCell, platform: Platform, paths: CheckPaths) -> Itera
             False,
             f"job {job_id} ran{ended}, but {len(nodes)} of {counted(cell.nodes, 'node')} wrote "
             f"what they have: {_last_words(log) or 'it printed nothing'}. Correct `python`, "
-            f"`modules` or `container` of the platform, or see {run.logs}",
+            "`modules` or `container` of the platform (where there is no command `module`, export "
+            f"BASH_ENV with the path of the site's initialisation of bash), or see {run.logs}",
         )
         if not nodes:
             return
@@ -342,9 +350,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         platform = lookup("platform", name, study.platforms)
         planned = cell_for(study, name)
         paths = CheckPaths(directory_of(chosen.results.absolute(), name, platform))
-        findings = list(of_file(name, platform, Path("profiles")))
+        findings = list(_of_results(chosen.results.absolute()))
+        findings += of_file(name, platform, Path("profiles"))
         run = write_job(planned, platform, paths, chosen.results.absolute())
-        if platform.scheduler == "slurm":
+        differs = any(found.part == "partition" and found.held is False for found in findings)
+        # What sbatch says of a file that contradicts the partition leads to another key of it.
+        if platform.scheduler == "slurm" and not differs:
             findings.append(of_options(name, platform, run))
         failed = any(finding.held is False for finding in findings)
         with signals_noted():

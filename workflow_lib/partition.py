@@ -102,6 +102,19 @@ def unavailable(platform: Platform, nodes: Sequence[Node]) -> str | None:
     return f"nodes: {platform.nodes}, but only {up} are up now; down: {_listed(down)}"
 
 
+def unused(platform: Platform, nodes: Sequence[Node]) -> str | None:
+    """A message if all nodes have more GPUs than a job takes of them, which idle in jobs that have
+    their nodes alone; else None."""
+    least = min((sum(node.gpus.values()) for node in nodes), default=0)
+    if not platform.exclusive or least <= platform.gpus_per_node:
+        return None
+    idle = least - platform.gpus_per_node
+    return (
+        f"gpus_per_node: {platform.gpus_per_node}, but each node has {least} GPUs or more; as jobs "
+        f"are exclusive, {idle} of a node would idle"
+    )
+
+
 def _featured(platform: Platform, nodes: Sequence[Node]) -> Sequence[Node]:
     """The nodes with the platform's feature; all if it asks for none, or by operators."""
     feature = platform.constraint or ""

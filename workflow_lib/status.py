@@ -39,7 +39,7 @@ from workflow_lib.words import counted
 #: its outcome is not judged yet. again: it was a result, and is to be run again.
 STATES = ("planned", "queued", "running", "ended", "failed", "again", "finished")
 #: a cause is cut to this many letters in the table; --json has it whole
-_CAUSE_WIDTH = 90
+_CAUSE_WIDTH = 160
 
 T = TypeVar("T")
 

@@ -199,7 +199,7 @@ def _made(layouts: Side, overlap: Side) -> str:
         f"{cell['precision']}, compiled layers. Power limit "
         f"{parts.value_of(cell, 'power_limit_w')} W, driver {environment['nvidia_driver']}, "
         f"torch {environment['packages.torch']}. "
-        f"{parts.code_in_words(environment)}"
+        "[Their hosts and commits](provenance.md)."
     )
 
 

@@ -57,24 +57,6 @@ def environment_of(*tables: Mapping[str, Any] | None) -> dict[str, str]:
     }
 
 
-def code_in_words(environment: Mapping[str, str]) -> str:
-    """Which code ran, as far as the runs recorded it."""
-    commits = [part[:12] for part in environment["commit"].split(", ")]
-    noun, verb, they = ("commit", "is", "it does")
-    if len(commits) > 1:
-        noun, verb, they = ("commits", "are", "they do")
-    changed = environment["uncommitted_changes"].split(", ")
-    if changed == ["False"]:
-        rest = ""
-    elif "False" in changed:
-        rest = f", in some with uncommitted changes, so {they} not identify the code of these"
-    elif "True" in changed:
-        rest = f", with uncommitted changes, so {they} not identify the code"
-    else:
-        rest = f", perhaps with uncommitted changes, so {they} not identify the code"
-    return f"The {noun} that runs recorded {verb} {', '.join(commits)}{rest}."
-
-
 def runs_in_words(runs: Sequence[Row]) -> str:
     """How many runs there are, completed ones among them, and when these began."""
     done = [run for run in runs if run["outcome"] == "completed"]

@@ -149,8 +149,7 @@ def kernel_time(directory: Path, cells: Sequence[Row]) -> list[str]:
     heads = ("the step", "idle", "exposed communication", *(each.legend for each in shown))
     return [
         "## Kernel time of a step",
-        "In ms, the mean of the ranks of one profiled run of each cell: from the first to the last "
-        "kernel, of that with none and with communication alone, and of all kernels by class.",
+        "In ms, the mean of the ranks of one profiled run of each cell.",
         "\n".join(table(("cell", *heads), lines)),
     ]
 
@@ -184,10 +183,8 @@ def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
     heads = ("kernels, ms", "waiting, ms", "transfer, ms", "exposed, ms", "of the link's peak, %")
     return [
         "## Communication in a profiled step",
-        "Per step of one profiled run of each cell, the lowest to the highest of its ranks. A "
-        "kernel waits until the last rank of its group has begun, and then transfers. It is "
-        "exposed while no kernel computes beside it. The share of the link's peak is that of "
-        f"transfers. Collectives of less than {1e3 * _SHORTEST_S:g} ms are left out.",
+        "Per step of one profiled run of each cell, the lowest to the highest of its ranks. "
+        f"Collectives of less than {1e3 * _SHORTEST_S:g} ms are left out.",
         "\n".join(table(("cell", "collective", "group", *heads), lines)),
     ]
 
@@ -256,7 +253,7 @@ def _made(side: Side, results: Path) -> str:
         f"{_sequences(side.cells)} of "
         f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
         f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
-        f"{parts.code_in_words(environment)}",
+        "[Their hosts and commits](provenance.md).",
         *filter(None, [cell_axes.emulated_in_words(side.cells)]),
     ]
     return " ".join(told)

@@ -33,6 +33,7 @@ def measured_once(
 ) -> dict[str, object]:
     """The record of a run of the job."""
     paths = RunPaths(directory / "site" / name)
+    (directory / "site").mkdir(exist_ok=True)
     site(directory, "begin", gpus, **variables)
     until(paths.telemetry_ready("n1").exists)
     site(directory, "end", gpus, told, **variables)
@@ -58,6 +59,11 @@ def test_a_job_with_gpus_of_which_none_is_seen_is_not_valid(tmp_path):
     record = measured_once(tmp_path, "7", gpus=0, told=1)
     assert record["gpus"] == []
     assert len(list(record["invalid"])) == 1  # type: ignore[call-overload]
+
+
+def test_a_directory_that_is_not_mounted_is_not_made(tmp_path):
+    site(tmp_path, "begin", told=1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_without_gpus_leaves_nothing(tmp_path):

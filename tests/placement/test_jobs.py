@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT
+from workflow_lib.measure import conclude
 from workflow_lib.placement import __main__ as command
 from workflow_lib.placement import jobs
 from workflow_lib.placement.slots import BEHIND
@@ -143,6 +144,17 @@ def test_the_command_prints_and_writes_all(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) > 4
     # What has no jobs is a sweep, which needs a place for its page.
     assert command.main(["slots", str(tmp_path / "out")]) == 1
+
+
+def test_jobs_that_an_earlier_version_summed_up_lead_to_their_mend(tmp_path):
+    with zipfile.ZipFile(ROOT / "evidence/measured/trainers-h100x2.zip") as archive:
+        archive.extractall(tmp_path)
+    assert jobs.survey(tmp_path, BEHIND).left_out == {"older": 7}
+    for path in tmp_path.rglob("measured.json"):
+        assert conclude.main([str(path.parent)]) == 0
+    fleet = jobs.survey(tmp_path, BEHIND)
+    assert len(fleet.rows) == 2
+    assert "older" not in fleet.left_out
 
 
 def test_jobs_in_the_evidence_are_read(tmp_path):

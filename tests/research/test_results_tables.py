@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,23 +75,6 @@ def test_the_page_of_own_runs_has_each_error_with_both_rates():
 def test_a_cell_without_a_completed_run_has_no_memory_at_all(tmp_path):
     side = side_of(tmp_path, Planned("tp1", outcomes=(None,)))
     assert "at least" not in parts.table_of(side, side.cells)
-
-
-@pytest.mark.parametrize(
-    ("commits", "changed", "doubt"),
-    [
-        ("a", "False", None),
-        ("a", "–", "perhaps"),  # not known
-        ("a", "True", "with"),
-        ("ab", "True, False", "some"),
-    ],
-)
-def test_a_page_names_every_commit_that_its_runs_recorded(commits, changed, doubt):
-    recorded = {"commit": ", ".join(letter * 40 for letter in commits)}
-    said = parts.code_in_words(recorded | {"uncommitted_changes": changed})
-    assert re.findall(r"\b[0-9a-f]{12}\b", said) == [letter * 12 for letter in commits]
-    words = set(re.findall("[a-z]+", said))
-    assert {"perhaps", "with", "some"} & words == ({doubt, "with"} if doubt else set())
 
 
 def test_runs_of_two_days_begin_and_end_with_their_dates():

@@ -74,9 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
     if registered.returncode:
         return registered.returncode
     snakemake = Path(sys.executable).parent / "snakemake"
-    print(f"In {directory}: snakemake --profile slurm_h200 {REPORT}", flush=True)
+    options = ("--profile", "slurm_h200", str(REPORT), "--quiet", "rules")
+    print(f"In {directory}: snakemake {' '.join(options)}", flush=True)
     code = subprocess.run(
-        [snakemake, "--profile", "slurm_h200", REPORT], cwd=directory, env=variables, check=False
+        [snakemake, *options], cwd=directory, env=variables, check=False
     ).returncode
     here = os.path.relpath(directory)
     print(

@@ -62,6 +62,8 @@ def _in_words(kind: type[BaseModel], location: Location, errors: list[Any]) -> s
             message = message.replace("Value error, ", "")
         case name if name != "missing":
             message = f"{message}, not {in_yaml(errors[0]['input'])}"
+            if key.endswith("_min") and ":" in str(errors[0]["input"]):
+                message += "; a day is 1440 minutes"
     return f"{key}: {message}" if key else message
 
 
@@ -109,7 +111,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     that of a view: the sweep "lora" has the views "lora-h200" and "lora-h100".
     """
     names = sorted(valid)
-    for close in difflib.get_close_matches(name, names, n=3, cutoff=0.75):
+    swapped = [other for other in names if sorted(other) == sorted(name)]
+    for close in (*swapped, *difflib.get_close_matches(name, names, n=3, cutoff=0.75)):
         numbers = re.findall(r"\d+", name), re.findall(r"\d+", close)
         if numbers[0] == numbers[1] or not all(numbers):
             return f"did you mean {close!r}?"
@@ -121,7 +124,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def listed(valid: Iterable[str]) -> str:
-    """A remedy for a wrong name: a list of up to 20 valid ones."""
+    """A remedy for a wrong name: a list of up to 50 valid ones."""
     names = sorted(valid)
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"valid: {', '.join(names[:20]) or 'none'}{more}"
+    more = f" and {len(names) - 50} more" if len(names) > 50 else ""
+    return f"valid: {', '.join(names[:50]) or 'none'}{more}"

@@ -70,6 +70,9 @@ def begin(options: argparse.Namespace, job_id: str, gpus: str) -> None:
     environment = {**os.environ, "TRIPTYCH_JOB_ID": job_id}
     if not options.simulate and any(Path("/dev").glob("nvidia[0-9]*")):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(nvml.slurm_gpus(gpus, options.order))
+    if not options.directory.is_dir():
+        # Where a shared file system is not mounted, the node's own would fill.
+        raise FileNotFoundError(f"{options.directory} is no directory: make it, or mount it")
     paths = _open_run(options.directory, job_id)
     for path in (paths.steps, paths.telemetry, paths.logs):
         path.mkdir(parents=True, exist_ok=True)

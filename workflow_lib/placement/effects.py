@@ -147,7 +147,7 @@ def _why(readings: Sequence[Reading]) -> str:
             "because nodes had no stage in common, and gpu_order stays within a node: use a "
             "pipeline that fits into one node"
         )
-    return "because they did not change stages between runs: rotate gpu_order, as `make slots` does"
+    return "because they did not change stages between runs: rotate gpu_order, as in sweep slots"
 
 
 def _sum_to_nothing(levels: Sequence[int | None], count: int) -> Floats:

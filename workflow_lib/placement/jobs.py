@@ -33,6 +33,8 @@ _SHOWN = 20
 #: code → why a job does not count
 LEFT_OUT = {
     "damaged": "a file is damaged or missing; triptych audit names it",
+    "older": "an earlier version summed it up, without what is needed here: triptych conclude "
+    "sums it up again",
     "unfinished": "not summed up: it runs, or triptych conclude sums it up",
     "not_valid": "not valid",
     "no_pair": "no two GPUs of one model at work",
@@ -71,7 +73,10 @@ def survey(directory: Path, behind: float) -> Fleet:
         try:
             run = read_measured(path.parent)
             of_run = dict(_deviations(run))
-        except (RecordError, OSError, ValueError, KeyError, TypeError):
+        except KeyError:
+            left_out["older"] += 1
+            continue
+        except (RecordError, OSError, ValueError, TypeError):
             left_out["damaged"] += 1
             continue
         simulated |= run["simulated"]

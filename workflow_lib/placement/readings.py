@@ -164,8 +164,9 @@ def read(directory: Path) -> Measured:
     paths, results = SweepPaths(directory), directory.resolve().parent.parent
     if not paths.table("runs").is_file():
         raise RecordError(
-            f"{directory} has no runs.parquet: run the sweep first, as in `snakemake --profile "
-            "profiles/slurm_h200 --config 'sweeps=[slots]'`, or name the directory of another"
+            f"{directory} has no runs.parquet: run the sweep first, with the profile of its "
+            "platform, as in `snakemake --profile profiles/slurm_PLATFORM --config "
+            "'sweeps=[slots]'`, or name the directory of another"
         )
     gpus: dict[tuple[str, int], list[Row]] = {}
     for row in read_table(paths.table("gpus"), GPUS).to_dicts():
