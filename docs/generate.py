@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,16 @@ _COLUMNS = """\
 # Columns
 
 This page lists the columns of every table and CSV file. An empty field of a CSV file is a reading
-that failed or was not due. In a table a missing value is null. If the table has them, the column
-`missing_reasons` gives the reason in words, and `missing_codes` its code, which stays the same when
-words change: [Reasons](reasons.md) lists both. A missing value is never written as 0 or −1.
+that failed or was not due. In a Parquet file a missing value is null. Most of these files have two
+columns more, JSON from a column's name to why it is null: `missing_reasons` in words, and
+`missing_codes` by a code, which stays the same when words change: [Reasons](reasons.md) lists both.
+A missing value is never written as 0 or −1.
 [Measurement](../explanation/measurement.md) explains how each number is measured.
 [Files](files.md) says where the files are.
 """
+
+#: columns that most tables have, which the page's head describes
+_OF_NULLS = ("missing_reasons", "missing_codes")
 
 _BOUNDS = """\
 # Bounds
@@ -351,8 +355,12 @@ def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _column_table(columns: Iterable[Column]) -> str:
-    rows = [(f"`{c.name}`", c.type.__name__, c.unit, c.description) for c in columns]
-    return _table(("column", "type", "unit", "meaning"), rows)
+    rows = [
+        (f"`{c.name}`", ", ".join(filter(None, (c.type.__name__, c.unit))), c.description)
+        for c in columns
+        if c.name not in _OF_NULLS
+    ]
+    return _table(("column", "type, unit", "meaning"), rows)
 
 
 # ---------------------------------------------------------------------------------------- backends
@@ -362,12 +370,27 @@ def _backends() -> str:
     study = load_study(schemas.CONFIG)
     parts = [backends.TITLE, "## Combinations", backends.COMBINATIONS]
     for title, rows in backends.answers(study):
-        parts += [f"### {title}", _table(("combination", *capabilities.BACKENDS), rows)]
+        parts += [f"### {title}", *_answered(("combination", *capabilities.BACKENDS), rows, 1)]
     parts += ["## The study's cells", backends.SWEEP]
     for platform, rows in backends.sweep_rows(study):
-        parts += [f"### {platform}", _table(("model", "layout", "ZeRO", "runs on"), rows)]
+        parts += [f"### {platform}", *_answered(("model", "layout", "ZeRO", "runs on"), rows, 3)]
     source = "workflow_lib/trainers/capabilities.py or research/pages/backends.py"
     return _page(source, *parts)
+
+
+def _answered(heading: Sequence[str], rows: Iterable[Sequence[str]], after: int) -> Iterator[str]:
+    """A table whose columns ``after`` so many say yes, a backend, or why not; and each reason once,
+    in a list below it."""
+    numbers: dict[str, int] = {}
+
+    def short(answer: str) -> str:
+        if answer in ("yes", *capabilities.BACKENDS):
+            return answer
+        return f"no: {numbers.setdefault(answer, len(numbers) + 1)}"
+
+    yield _table(heading, [(*row[:after], *map(short, row[after:])) for row in rows])
+    if numbers:
+        yield "\n".join(f"{number}. {_one_line(why)}" for why, number in numbers.items())
 
 
 # --------------------------------------------------------------------------- captions of figures
