@@ -229,12 +229,14 @@ def describe(
     first = recommended(rows)
     names = left_out([row.candidate.row for row in rows])
     lines = [
+        verdict(rows, alike),
         tabulate(ranked(rows, alike)[:5], headers="keys", disable_numparse=True),
         f"{_fitting(rows)} {names} Medians, and intervals that should hold 90 % of runs; "
         "energy and power are the GPUs'.",
-        verdict(rows, alike),
         *([tabulate(of_first(first), headers="keys", disable_numparse=True)] if first else []),
-        tabulate(basis, headers=("what", "how it is known"), disable_numparse=True),
+        tabulate(
+            *(basis, ("what", "how it is known")), disable_numparse=True, maxcolwidths=[None, 100]
+        ),
     ]
     return "\n\n".join([*lines, *([besides] if besides else [])])
 
