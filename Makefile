@@ -49,7 +49,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: envs/local.txt envs/analysis.txt envs/training.txt | $(BIN)/python
 	@$(BIN)/python envs/install.py envs/local.txt
-	@touch $@
+	@touch $@ $(VENV)/.installed-analysis
 
 $(VENV)/.installed-tests: envs/test.txt $(VENV)/.installed
 	@$(BIN)/python envs/install.py envs/test.txt

@@ -1,14 +1,16 @@
 """Links this repository's profiles into the user's Snakemake configuration directory, so that
 ``snakemake --profile slurm_h200`` finds them by name.
 
-A platform of ``config/platforms`` that runs on Slurm and has no profile gets one first, made from
-``slurm.yaml`` with the partition, account, QOS and reservation of its file.
+A platform of ``config/platforms`` that runs on Slurm gets its profile first, made from
+``slurm.yaml`` with the partition, account, QOS and reservation of its file. One that somebody
+edited is left as it is.
 """
 
 import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 PROFILES = Path(__file__).parent
 CONFIG = PROFILES.parent / "config"
@@ -20,7 +22,7 @@ from workflow_lib.config import Platform  # noqa: E402  # found beside this dire
 from workflow_lib.study import ConfigError, load_study, lookup  # noqa: E402
 
 
-def files_of(platform: str, described: Platform) -> dict[str, str]:
+def files_of(platform: str, described: Platform | SimpleNamespace) -> dict[str, str]:
     """The files of a Slurm platform's profile, by name."""
     config = TEMPLATE.read_text(encoding="utf-8").replace("PLATFORM", platform)
     resource = f"slurm_partition={described.partition}"
@@ -37,8 +39,19 @@ def files_of(platform: str, described: Platform) -> dict[str, str]:
     }
 
 
+def is_edited(directory: Path, platform: str) -> bool:
+    """Whether a profile has more than the template gives with some partition, account, QOS and
+    reservation."""
+    text = (directory / "config.yaml").read_text(encoding="utf-8")
+    given = dict(
+        re.findall(r"^  - (?:slurm_)?(partition|account|qos|reservation)=(.*)$", text, re.M)
+    )
+    words = {name: given.get(name) for name in ("partition", "account", "qos", "reservation")}
+    return text != files_of(platform, SimpleNamespace(**words))["config.yaml"]
+
+
 def make_missing() -> list[str]:
-    """Write a profile for each platform on Slurm that has none; one that is there is left alone.
+    """Write the profile of each platform on Slurm, unless somebody edited the one that is there.
 
     Returns the mistakes in files of platforms.
     """
@@ -50,11 +63,15 @@ def make_missing() -> list[str]:
         except ConfigError as error:
             mistakes.append(str(error))
             continue
-        if described.scheduler == "slurm" and not directory.exists():
-            directory.mkdir()
-            for name, text in files_of(path.stem, described).items():
+        if described.scheduler != "slurm" or (
+            directory.exists() and is_edited(directory, path.stem)
+        ):
+            continue
+        directory.mkdir(exist_ok=True)
+        for name, text in files_of(path.stem, described).items():
+            if not (directory / name).exists() or (directory / name).read_text("utf-8") != text:
                 (directory / name).write_text(text, encoding="utf-8")
-            print(f"{directory} made")
+                print(f"{directory / name} written")
     return mistakes
 
 

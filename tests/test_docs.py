@@ -247,28 +247,6 @@ def test_the_how_to_shows_what_a_rebuild_prints():
     assert printed in (DOCS / "how-to" / "archive-and-rebuild.md").read_text(encoding="utf-8")
 
 
-# ------------------------------------------------------------------------------- the artifact
-
-
-def claims_of(sentence):
-    """The claims that a sentence names, of ranges ("T15 to T17") all."""
-    found = re.findall(r"\bT(\d+)(?: to T(\d+))?", sentence)
-    return {f"T{n}" for first, last in found for n in range(int(first), int(last or first) + 1)}
-
-
-def test_claims_that_have_runs_by_the_artifact_page_have_some():
-    text = " ".join((DOCS / "artifact.md").read_text(encoding="utf-8").split())
-    judged, without = re.findall(
-        r"A2 judges ([^.]*) by the archived runs.*?\. ([^.]*) no run yet", text
-    )[0]
-    contrasts = {
-        row[0][1:].partition("]")[0]: row[3] for row in rows(DOCS / "results" / "claims.md", r"\[T")
-    }
-    assert "T18" in claims_of(judged)
-    assert {each for each in claims_of(judged) if contrasts[each] == "–"} == set()
-    assert {each for each in claims_of(without) if contrasts[each] != "–"} == set()
-
-
 # ------------------------------------------------------------------------------- the tutorial
 
 

@@ -20,11 +20,14 @@ from docs import digests, evidence
 from research.pages import findings, provenance, sweeps, verdicts
 from tests.texts import edit
 from workflow_lib import audit
+from workflow_lib.cells import expand_study
+from workflow_lib.claims import __main__ as claims_command
 from workflow_lib.feasibility import ASSUMED_AT_MOST
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own_runs import read_own
 from workflow_lib.records.reasons import SENTENCES
 from workflow_lib.records.tables import CELLS, GPUS, PLAN, RUNS
+from workflow_lib.study import load_study
 from workflow_lib.table_files import read_table, write_table
 
 ROOT = Path(__file__).parents[1]
@@ -321,3 +324,14 @@ def test_an_archive_is_small_and_names_its_licence(sweep):
 
 def test_all_archives_together_are_small():
     assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 100e6
+
+
+def test_the_page_for_evaluators_expects_what_commands_print(rebuilt, tmp_path, capsys):
+    page = (ROOT / "docs/artifact.md").read_text("utf-8")
+    arguments = [*map(str, findings.sweeps_of(rebuilt)), "--output", str(tmp_path)]
+    assert claims_command.main(arguments) == 0
+    assert f'"{capsys.readouterr().out.splitlines()[-2]}"' in page
+    views = expand_study(load_study(ROOT / "config")).values()
+    cells = {each.cell.id: each for view in views if view.platform == "h200" for each in view.cells}
+    can_run = sum(each.feasible for each in cells.values())
+    assert f"{can_run} of {len(cells)} can run" in page

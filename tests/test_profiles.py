@@ -51,13 +51,16 @@ def test_a_profile_has_the_partition_and_the_account_of_its_platform(tmp_path, m
     assert not any("slurm_account" in each for each in without["default-resources"])
 
 
-def test_a_new_platform_gets_a_profile_and_one_that_is_there_is_left_alone(tmp_path, monkeypatch):
+def test_a_profile_is_written_from_its_platform_unless_somebody_edited_it(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
     platforms = tmp_path / "config" / "platforms"
     shutil.copytree(ROOT / "config" / "platforms", platforms)
     shutil.copy(platforms / "h200.yaml", platforms / "gh200.yaml")
     mine = tmp_path / "profiles" / "slurm_h200" / "config.yaml"
     mine.write_text("# mine\n", encoding="utf-8")
+    changed = platforms / "h200x2.yaml"
+    text = changed.read_text(encoding="utf-8").replace("account: null", "account: ours")
+    changed.write_text(text, encoding="utf-8")
     monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
     monkeypatch.setattr(register, "CONFIG", platforms.parent)
     monkeypatch.setattr(register, "TEMPLATE", tmp_path / "profiles" / "slurm.yaml")
@@ -67,6 +70,8 @@ def test_a_new_platform_gets_a_profile_and_one_that_is_there_is_left_alone(tmp_p
     assert "platform: gh200" in (made / "platform.yaml").read_text(encoding="utf-8")
     assert "config/platforms/gh200.yaml" in (made / "config.yaml").read_text(encoding="utf-8")
     assert mine.read_text(encoding="utf-8") == "# mine\n"
+    other = (tmp_path / "profiles" / "slurm_h200x2" / "config.yaml").read_text(encoding="utf-8")
+    assert "slurm_account=ours" in other
     assert not (tmp_path / "profiles" / "slurm_local").exists()
     assert (tmp_path / "home" / "snakemake" / "slurm_gh200").resolve() == made
 

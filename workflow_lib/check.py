@@ -112,7 +112,9 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
         return
     given = plain_of(profile).get("default-resources") or ()
     resources = dict(str(entry).partition("=")[::2] for entry in given)
-    remedy = "or delete its directory and let `make profiles` write it"
+    remedy = (
+        "or let `make profiles` write it, which leaves edited ones as they are: delete it first"
+    )
     if platform.account is not None and not resources.get("slurm_account"):
         # Where the site gives a user a default account, the analysis needs none.
         yield Finding(

@@ -126,8 +126,8 @@ def _of_precision(cells: Iterable[Row], side: Side, precision: str) -> str:
         for cell in (first, second, *others)
     )
     row = _contrast(first, second, side, "tokens_per_j")
-    apart = "" if row["verdict"] in TOLD_APART else " not"
-    return f"In {precision}: {told}; the first two are{apart} told apart."
+    differ = "surely differ" if row["verdict"] in TOLD_APART else "may be alike"
+    return f"In {precision}: {told}; the first two {differ}."
 
 
 def _contrast(first: Row, second: Row, side: Side, measure: str) -> Row:

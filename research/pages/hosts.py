@@ -212,9 +212,9 @@ def page_of(found: Sequence[Measured]) -> str:
         table((*heads, *of_speed), map(_line, found)),
         table(("", "SD", "95 % interval", "degrees of freedom", "two hosts, 95 %"), pooled),
         "The last column is by how much two hosts differ in 95 % of cases, the faster one beside "
-        "the slower: by Student's t, which includes how uncertain the SD is. The groups differ among "
-        "themselves by more than chance: hosts of one H200 were nearly alike, and others were "
-        "not. Published systems differ in their hosts and in how their owners set them up. No "
+        "the slower: by Student's t, which includes how uncertain the SD is. The groups differ "
+        "among themselves by more than chance: hosts of one H200 were nearly alike, and others "
+        "were not. Published systems differ in their hosts and in how their owners set them up. No "
         "set of GPUs came again on another date.",
     )
 

@@ -108,8 +108,9 @@ def finding() -> str:
     off = [each for kind in (*short, *others) if _is_in_step(kind) for _, each, _ in _off(kind)]
     judged = _in_step(others)
     return (
-        "Where passes keep in step with its sensor, an H200's energy counter is off by "
-        f"{_ends(off)} %: {len(off)} starts of the same work on {len(of_gpus)} GPUs. Runs say so "
+        "Where forward and backward passes keep in step with its period, an H200's energy counter "
+        f"is off by {_ends(off)} %: {len(off)} starts of the same work on {len(of_gpus)} GPUs. "
+        "Runs say so "
         f"themselves, by a rule set on one of these; on the others it held in {_within(judged)} of "
         f"{len(judged)} starts."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,19 @@ def test_a_progress_bar_is_no_step_unless_it_is_asked_for(tmp_path):
     bars = [BAR.format(step) + "\r" for step in (1, 2, 3)]
     assert follow(tmp_path, bars) == []
     assert [row["step"] for row in follow(tmp_path, bars, "tqdm")] == ["2", "3"]
+
+
+def test_a_bar_that_is_drawn_again_ends_no_step(tmp_path):
+    # transformers' bar: at a step's end, and again after the line of its loss.
+    parts = [f"\r{BAR.format(0)}"]
+    for step in range(1, 6):
+        parts += [f"\r{BAR.format(step)}", f"\r     \r{{'loss': '7.6'}}\n\r{BAR.format(step)}"]
+    found = follow(tmp_path, parts, "tqdm")
+    assert [row["step"] for row in found] == ["1", "2", "3", "4", "5"]
+    assert [float(row["ended_unix_s"]) for row in found] == [1001.0 + 2 * n for n in range(5)]
+    assert all(
+        row["started_unix_s"] == before["ended_unix_s"] for before, row in itertools.pairwise(found)
+    )
 
 
 def test_a_line_that_comes_in_parts_is_one_line(tmp_path):

@@ -1,6 +1,7 @@
 """A validation of made-up rows, from the file to the tables."""
 
 import json
+import re
 
 import pytest
 
@@ -11,8 +12,11 @@ from research.projection.reading import read_published
 from research.projection.splits import Fold, read_splits
 from research.projection.validation import not_judged, validate
 from research.projection.validation_text import describe
+from tests.conftest import ROOT
 from tests.research.published_rows import runs_of, write_rows
 from tests.texts import lacking
+
+PUBLISHED = ROOT / "research/projection/data/published_runs.csv"
 
 
 def affine_rows():
@@ -192,3 +196,27 @@ def test_rows_that_say_too_little_or_nonsense_are_named(tmp_path):
     for values, each in zip(named, unusable, strict=True):
         assert lacking(each.reason, *values) == []
     assert list(layouts) == [7]
+
+
+@pytest.mark.long
+def test_the_page_has_what_published_rows_give(tmp_path):
+    arguments = ["validate", str(PUBLISHED), "--output", str(tmp_path)]
+    assert main(arguments) == 0
+    splits = json.loads((tmp_path / "validation.json").read_text())["splits"]
+    page = (ROOT / "docs/explanation/projection.md").read_text("utf-8").partition("| split |")[2]
+    told = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()[2:]]
+    of_split = ("weak", "strong", "model", "model-fp8", "site", "twin", "layout")
+    for name, (_, rows, mape, most, holds, *_) in zip(of_split, told, strict=False):
+        errors, interval = splits[name]["errors"], splits[name]["intervals"]["90%"]
+        assert int(rows) == errors["rows"]
+        for shown, share in ((mape, errors["mape"]), (most, errors["maximum"])):
+            assert float(shown.removesuffix(" %")) / 100 == pytest.approx(share, rel=0.02)
+        assert holds.startswith(f"{100 * interval['covered']:.0f} % "), name
+    memory = [
+        tuple(map(int, re.findall(r"(\d+) (?:right|perhaps|wrong)", each))) for each in told[7]
+    ]
+    for found, name in zip(
+        filter(None, memory), ("confusion", "confusion_where_recomputation_is_stated"), strict=True
+    ):
+        counts = splits["memory"][name]
+        assert found == (counts["yes_ran"], counts["perhaps_ran"], counts["no_ran"])

@@ -2,8 +2,8 @@
 
 A pattern has a named group ``step``, and may have ``step_s`` (seconds of a step, as the program
 tells), ``step_ms``, ``gpu_tokens_per_s`` (of one GPU) and ``loss``. A line ends all steps since the
-line before it, and is dated when it appears in the file. A program that keeps its lines back is
-found out: its own seconds then differ from those.
+line before it, and is dated when it first appears in the file. A program that keeps its lines back
+is found out: its own seconds then differ from those.
 """
 
 from __future__ import annotations
@@ -152,6 +152,9 @@ class LogSteps:
                 *lines, self._rest = re.split(rb"[\r\n]", self._rest + content)
                 # Of a line without an end no more is kept than any pattern needs.
                 self._rest = self._rest[-_LONGEST_LINE:]
+                if "tqdm" in self._patterns:
+                    # Only the next bar ends this one, with its carriage return.
+                    lines.append(self._rest)
                 for line in lines:
                     if row := self._row(line.decode("utf-8", "replace")[:_LONGEST_LINE], now):
                         rows.append(row)
@@ -166,6 +169,8 @@ class LogSteps:
                 self._patterns = {name: pattern}
             values = match.groupdict()
             step = int(values["step"])
+            if self._latest is not None and step == self._latest[0]:
+                return None  # A bar is drawn again after each line that is printed over it.
             before, self._latest = self._latest, (step, now)
             if before is None:
                 return None
@@ -231,9 +236,16 @@ def buffering(path: Path) -> str:
     seen_s = statistics.median(paces(edges, counts, LOG_BLOCK_S))
     if abs(seen_s - told_s) <= _SAME_STEP_SHARE * told_s:
         return ""
+    ratio = seen_s / told_s if told_s else 0.0
+    if any(abs(ratio - off) <= _SAME_STEP_SHARE * off for off in (1e3, 1e-3)):
+        why = "the pattern's seconds are milliseconds, or the other way round: step_s or step_ms"
+    else:
+        why = (
+            "it keeps its output back (set PYTHONUNBUFFERED=1), or tells the time of something else"
+        )
     return (
         f"lines of the log appeared every {seen_s:.3g} s a step, where the program tells "
-        f"{told_s:.3g} s: it keeps its output back. Set PYTHONUNBUFFERED=1"
+        f"{told_s:.3g} s: {why}"
     )
 
 
