@@ -61,14 +61,17 @@ def compare(a: Path, b: Path) -> str:
     """The comparison of two sides. Raises OSError, and RecordError as :func:`read_side`, for runs
     of different rungs, simulated runs beside others, and a run that is there twice."""
     sides = (read_side(a), read_side(b))
-    for name, what in (("rung", "saw steps on rungs"), ("simulated", "simulated")):
-        kinds = sorted({run[name] for side in sides for run in side})
-        if len(kinds) > 1:
-            listed = " and ".join(map(str, kinds))
-            alike = ", for example with `--steps hook`" if name == "rung" else ""
+    for name, what in (("rung", "steps seen on rung"), ("simulated", "simulated")):
+        of_sides = [sorted({run[name] for run in side}) for side in sides]
+        if len({*of_sides[0], *of_sides[1]}) > 1:
+            listed = ", ".join(
+                f"{which} {' and '.join(map(str, kinds))}"
+                for which, kinds in zip("AB", of_sides, strict=True)
+            )
+            alike = ": calls in the code of both, or of neither" if name == "rung" else ""
             raise RecordError(
-                f"the runs of {a} and {b} are of two kinds ({what}: {listed}), which do not "
-                f"compare; measure both sides alike{alike}"
+                f"A, {a}, and B, {b}, are of two kinds ({what}: {listed}), which do not compare; "
+                f"measure both sides alike{alike}"
             )
     began = [run["started_unix_s"] for side in sides for run in side]
     if len(set(began)) < len(began):

@@ -307,6 +307,8 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         per.append(f"{step_j:.4g} J/step")
     if "tokens_per_s" in record["missing"]:
         per.append(f"J/token not known: {_WHY[record['missing']['tokens_per_s']]}")
+    if record["invalid"]:
+        per = ["not told of a run that is not valid; measured.json has what was counted"]
     if per:
         lines.append("cost      " + ", ".join(per))
     if gpus:
@@ -316,7 +318,8 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         by = "power alone, of one GPU at least" if share is None else "the energy counters"
         if share is not None and share > LEAST_ERROR_SHARE:
             by += f", ±{100 * share:.1f} % where power differs: the load is in step with the sensor"
-        lines.append(f"valid     telemetry covers all of it; the energy is by {by}")
+        failed = "; the command failed" if record.get("exit_code") or record.get("signal") else ""
+        lines.append(f"valid     telemetry covers all of it; the energy is by {by}{failed}")
     lines += [f"but       {LIMITS[code]}" for code in record.get("limits", ())]
     lines.append(f"files     {directory}")
     return lines

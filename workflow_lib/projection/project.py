@@ -348,7 +348,8 @@ def _exchanges(best: Projected, stack: OwnStack, platform: str) -> Iterator[tupl
 def _measured_alone(layout: Layout, stack: OwnStack) -> list[tuple[str, str]]:
     """Which parts of a layout take times that were measured alone, and whose lines were refused."""
     gpu = layout.machine.gpu
-    names = [name for name, seconds in measured(layout, stack.rates).items() if seconds]
+    found = measured(layout, stack.rates).items()
+    names = dict.fromkeys(name.removesuffix(" alone") for name, seconds in found if seconds)
     lines = [("parts that were measured alone on this GPU", ", ".join(names))] if names else []
     for (of, part, ranks), why in stack.rates.refused.items():
         if of == gpu:

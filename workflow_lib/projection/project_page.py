@@ -259,9 +259,11 @@ def verdict(rows: Sequence[Projected], alike: Sequence[Projected]) -> str:
 def _fitting(rows: Sequence[Projected]) -> str:
     """How many layouts there are, and how many of them fit into memory."""
     counts = Counter(row.candidate.fits for row in rows)
+    of = rows[0]
     return (
-        f"Of {counted(len(rows), 'layout')} {counts['yes']} fit into memory, "
-        f"{counts['perhaps']} perhaps do, and {counts['no']} do not."
+        f"A step has {of.candidate.training.global_batch_size:,} sequences of "
+        f"{of.model.sequence_length:,} tokens. Of {counted(len(rows), 'layout')} {counts['yes']} "
+        f"fit into memory, {counts['perhaps']} perhaps do, and {counts['no']} do not."
         + ("" if counts["yes"] else " None is recommended.")
     )
 

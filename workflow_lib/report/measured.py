@@ -34,7 +34,7 @@ MEASURES = {
     "energy_per_token_j": ("Energy a token", "J"),
     "energy_per_step_j": ("Energy a step", "J"),
     "energy_j": ("Energy", "J"),
-    "energy_error_share": ("Its error by the sensor's looks", "share"),
+    "energy_error_share": ("Energy may be off by", "share"),
     "power_mean_w": ("Power of all GPUs", "W"),
     "measured_duration_s": ("Time", "s"),
 }
@@ -86,6 +86,7 @@ def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         "directory": run["directory"],
+        "name": _name(run),
         "program": run["program"],
         "rung": run["rung"],
         "cells": [
@@ -96,6 +97,11 @@ def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
         "exit": run.get("exit_code"),
         "gpus": gpus,
     }
+
+
+def _name(run: Mapping[str, Any]) -> str:
+    """A run's directory, below the one that may hold its repeats."""
+    return "/".join(run["directory"].parts[-2:]) or str(run["program"])
 
 
 def _number(value: float | None) -> str:
@@ -112,7 +118,7 @@ def _figures(number: int, run: Mapping[str, Any]) -> list[FigureEntry]:
     series = _series(run)
     if not any(series[column] for column in _PANELS):
         return []
-    title = f"{run['directory'].name or run['program']} over time"
+    title = f"{_name(run)} over time"
     caption = (
         "Each line is a GPU. Time begins where the first step that counts does, and these steps "
         "are on white; what is not counted is shaded."
