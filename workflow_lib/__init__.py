@@ -2,7 +2,7 @@
 
 import sys
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 # Where the encoding of standard output lacks a character, as Latin-1 does a dash, commands print
 # its escape and go on. Standard error does so by itself.

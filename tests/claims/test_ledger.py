@@ -279,7 +279,7 @@ def test_the_nearest_question_is_told_with_its_own_verdict_and_judges_nothing(tm
         for tp, of in ((2, [100.0, 101.0, 99.0]), (4, [80.0, 81.0, 79.0]))
     ]
     rows = judge(both, read([write(tmp_path / "mine", *pair)]))
-    ((entry, other),) = page.near(page.entries(both, rows, lambda sweep, cell: ""))
+    ((other, (entry,)),) = page.near(page.entries(both, rows, lambda sweep, cell: ""))
     assert (entry.claim.id, entry.verdict, entry.counts) == ("C9", "not testable here", "")
     assert (other.claim.id, other.verdict, other.counts) == ("X1", "supported", "1 supported")
 

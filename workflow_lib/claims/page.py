@@ -118,10 +118,13 @@ def entries(
     return {heading: of_author for heading, of_author in by_author.items() if of_author}
 
 
-def near(by_author: Mapping[str, Sequence[Entry]]) -> list[tuple[Entry, Entry]]:
-    """Each claim of others with each question that is nearest to it."""
+def near(by_author: Mapping[str, Sequence[Entry]]) -> list[tuple[Entry, list[Entry]]]:
+    """Each question that is nearest to a claim of others, with these claims."""
     every = {entry.claim.id: entry for group in by_author.values() for entry in group}
-    return [(entry, every[name]) for entry in every.values() for name in entry.claim.nearest]
+    of_questions = {
+        name: [entry for entry in every.values() if name in entry.claim.nearest] for name in every
+    }
+    return [(every[name], claims) for name, claims in of_questions.items() if claims]
 
 
 def _counted(rows: Sequence[Row]) -> str:
@@ -294,11 +297,13 @@ def _summary(of_author: Sequence[Entry]) -> str:
     return "\n".join(lines)
 
 
-def _nearest(nearest: Sequence[tuple[Entry, Entry]]) -> str:
-    lines = ["| claim | the nearest question | by runs | contrasts |", "|---|---|---|---|"]
-    for entry, other in nearest:
-        claim, question = (f"{_to(each)} {_cell(each.claim.says)}" for each in (entry, other))
-        lines.append(f"| {claim} | {question} | **{other.verdict}** | {other.counts or NOTHING} |")
+def _nearest(nearest: Sequence[tuple[Entry, Sequence[Entry]]]) -> str:
+    lines = ["| near to | the question | by runs | contrasts |", "|---|---|---|---|"]
+    for other, claims in nearest:
+        lines.append(
+            f"| {', '.join(map(_to, claims))} | {_to(other)} {_cell(other.claim.says)} | "
+            f"**{other.verdict}** | {other.counts or NOTHING} |"
+        )
     return "\n".join(lines)
 
 
