@@ -80,10 +80,10 @@ _COLUMNS = """\
 # Columns
 
 This page lists the columns of every table and CSV file. An empty field of a CSV file is a reading
-that failed or was not due. In a Parquet file a missing value is null. Most of these files have two
-columns more, JSON from a column's name to why it is null: `missing_reasons` in words, and
-`missing_codes` by a code, which stays the same when words change: [Reasons](reasons.md) lists both.
-A missing value is never written as 0 or −1.
+that failed or was not due. In a Parquet file a missing value is null. Where a section here says
+that it has reasons, two columns more tell them, as JSON from a column's name: `missing_reasons` in
+words, and `missing_codes` by a code, which stays the same when words change: [Reasons](reasons.md)
+lists both. A missing value is never written as 0 or −1.
 [Measurement](../explanation/measurement.md) explains how each number is measured.
 [Files](files.md) says where the files are.
 """
@@ -323,6 +323,8 @@ def _columns() -> str:
                 "runs, `<measure>_low` and `<measure>_high` the lowest and highest. Null unless "
                 "every completed run has it."
             )
+        if {column.name for column in columns} & {*_OF_NULLS}:
+            sentence += " It has reasons."
         parts += [f"## {title}", sentence, _column_table(shown)]
     return _page("workflow_lib/records", *parts)
 

@@ -6,6 +6,7 @@ A platform of ``config/platforms`` that runs on Slurm gets its profile first, ma
 edited is left as it is.
 """
 
+import json
 import os
 import re
 import sys
@@ -15,6 +16,9 @@ from types import SimpleNamespace
 PROFILES = Path(__file__).parent
 CONFIG = PROFILES.parent / "config"
 TEMPLATE = PROFILES / "slurm.yaml"
+#: keys of a platform's file that its profile is made of, and the line that tells what they were
+_KEYS = ("partition", "account", "qos", "reservation")
+_MADE_OF = "# Until somebody edits this file, `make profiles` keeps it at its platform's "
 
 sys.path.insert(0, str(PROFILES.parent))
 
@@ -29,49 +33,58 @@ def files_of(platform: str, described: Platform | SimpleNamespace) -> dict[str, 
     if described.account is not None:
         config = re.sub(r"(#.*\n)slurm-no-account: true\n", "", config)
         resource += f"\n  - slurm_account={described.account}"
-    for name in ("qos", "reservation"):
-        if (word := getattr(described, name)) is not None:
-            resource += f"\n  - {name}={word}"
+    if described.qos is not None:
+        resource += f"\n  - qos={described.qos}"
+    if described.reservation is not None:
+        # Snakemake's executor takes it for all jobs alike.
+        config = config.replace(
+            "\ndefault-res", f"\nslurm-reservation: {described.reservation}\ndefault-res"
+        )
     config = config.replace("slurm_partition=PARTITION", resource)
+    made = {name: getattr(described, name) for name in _KEYS}
     return {
-        "config.yaml": config,
+        "config.yaml": f"{config}{_MADE_OF}{json.dumps(made)}\n",
         "platform.yaml": f"# The platform that this profile measures.\nplatform: {platform}\n",
     }
 
 
 def is_edited(directory: Path, platform: str) -> bool:
-    """Whether a profile has more than the template gives with some partition, account, QOS and
-    reservation."""
+    """Whether a profile is another than the one that was made of the keys in its last line."""
     text = (directory / "config.yaml").read_text(encoding="utf-8")
-    given = dict(
-        re.findall(r"^  - (?:slurm_)?(partition|account|qos|reservation)=(.*)$", text, re.M)
+    *_, last = text.splitlines() or [""]
+    if not last.startswith(_MADE_OF):
+        return True
+    of_keys = SimpleNamespace(**json.loads(last.removeprefix(_MADE_OF)))
+    return any(
+        (directory / name).read_text(encoding="utf-8") != made
+        for name, made in files_of(platform, of_keys).items()
     )
-    words = {name: given.get(name) for name in ("partition", "account", "qos", "reservation")}
-    return text != files_of(platform, SimpleNamespace(**words))["config.yaml"]
 
 
 def make_missing() -> list[str]:
     """Write the profile of each platform on Slurm, unless somebody edited the one that is there.
 
-    Returns the mistakes in files of platforms.
+    Returns the mistakes in files of platforms, and what could not be written.
     """
     mistakes, platforms = [], load_study(CONFIG).platforms
     for path in sorted((CONFIG / "platforms").glob("*.yaml")):
         directory = PROFILES / f"slurm_{path.stem}"
         try:
             described = lookup("platform", path.stem, platforms)
+            files = files_of(path.stem, described) if described.scheduler == "slurm" else {}
+            whole = all((directory / name).exists() for name in files)
+            if not files or (whole and is_edited(directory, path.stem)):
+                continue
+            directory.mkdir(exist_ok=True)
+            for name, text in files.items():
+                there = directory / name
+                if not there.exists() or there.read_text(encoding="utf-8") != text:
+                    there.write_text(text, encoding="utf-8")
+                    print(f"{there} written")
         except ConfigError as error:
             mistakes.append(str(error))
-            continue
-        if described.scheduler != "slurm" or (
-            directory.exists() and is_edited(directory, path.stem)
-        ):
-            continue
-        directory.mkdir(exist_ok=True)
-        for name, text in files_of(path.stem, described).items():
-            if not (directory / name).exists() or (directory / name).read_text("utf-8") != text:
-                (directory / name).write_text(text, encoding="utf-8")
-                print(f"{directory / name} written")
+        except (OSError, ValueError, AttributeError) as error:
+            mistakes.append(f"{directory}: {error}; it is left as it is")
     return mistakes
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ from workflow_lib.study import load_study
 from workflow_lib.table_files import read_table, write_table
 
 ROOT = Path(__file__).parents[1]
+#: columns that name a contrast for readers
+NAMED = re.compile("(beside_)?(model|shared|label_[ab]|platform_[ab])")
 SWEEPS = ("evidence-llama3-8b-x2", "evidence-overlap-x2")
 ARCHIVES = sorted(path.stem for path in (ROOT / "evidence").glob("*.zip"))
 
@@ -335,3 +338,12 @@ def test_the_page_for_evaluators_expects_what_commands_print(rebuilt, tmp_path, 
     cells = {each.cell.id: each for view in views if view.platform == "h200" for each in view.cells}
     can_run = sum(each.feasible for each in cells.values())
     assert f"{can_run} of {len(cells)} can run" in page
+
+
+def test_contrasts_of_a_test_have_names_of_their_own(rebuilt):
+    names = Counter(
+        (row["claim"], row["test"], *(row[name] for name in row if NAMED.fullmatch(name)))
+        for row in verdicts.rows_of(rebuilt)
+        if row["cell_b"]
+    )
+    assert {each: count for each, count in names.items() if count > 1} == {}

@@ -88,7 +88,8 @@ def test_what_differs_names_the_key(differences, printed, changes, expected):
 def test_gpus_that_would_idle_are_told(tmp_path, slurm, changes, idle):
     slurm(lines())
     platform = scripts.platform(tmp_path, "h200").model_copy(update=changes)
-    told = partition.unused(platform, partition.nodes_of("h200", ()))
+    nodes = partition.nodes_of("h200", ())
+    told = partition.unused(platform, nodes)
     assert (told and re.findall(r"\d+", told)[-1]) == idle
 
 

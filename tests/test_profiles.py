@@ -32,6 +32,7 @@ def test_a_profile_has_the_partition_and_the_account_of_its_platform(tmp_path, m
     path = tmp_path / "config" / "platforms" / "h200.yaml"
     text = path.read_text(encoding="utf-8").replace("account: null", "account: '0012'  # of ours")
     text = text.replace("partition: h200", "partition: big").replace("qos: null", "qos: long")
+    text = text.replace("reservation: null", "reservation: maint")
     path.with_name("mine.yaml").write_text(text)
     (tmp_path / "profiles").mkdir()
     monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
@@ -46,6 +47,8 @@ def test_a_profile_has_the_partition_and_the_account_of_its_platform(tmp_path, m
     given = {*with_account["default-resources"]}
     assert {"slurm_partition=big", "slurm_account=0012", "qos=long"} <= given
     assert "slurm-no-account" not in with_account
+    assert with_account["slurm-reservation"] == "maint"
+    assert "slurm-reservation" not in without
     assert without["slurm-no-account"] is True
     assert "slurm_partition=h200" in without["default-resources"]
     assert not any("slurm_account" in each for each in without["default-resources"])
@@ -61,6 +64,11 @@ def test_a_profile_is_written_from_its_platform_unless_somebody_edited_it(tmp_pa
     changed = platforms / "h200x2.yaml"
     text = changed.read_text(encoding="utf-8").replace("account: null", "account: ours")
     changed.write_text(text, encoding="utf-8")
+    on_cpus = tmp_path / "profiles" / "slurm_h100" / "config.yaml"
+    theirs = on_cpus.read_text(encoding="utf-8").replace(
+        "slurm_partition=h100", "slurm_partition=cpu"
+    )
+    on_cpus.write_text(theirs, encoding="utf-8")
     monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
     monkeypatch.setattr(register, "CONFIG", platforms.parent)
     monkeypatch.setattr(register, "TEMPLATE", tmp_path / "profiles" / "slurm.yaml")
@@ -72,6 +80,7 @@ def test_a_profile_is_written_from_its_platform_unless_somebody_edited_it(tmp_pa
     assert mine.read_text(encoding="utf-8") == "# mine\n"
     other = (tmp_path / "profiles" / "slurm_h200x2" / "config.yaml").read_text(encoding="utf-8")
     assert "slurm_account=ours" in other
+    assert on_cpus.read_text(encoding="utf-8") == theirs
     assert not (tmp_path / "profiles" / "slurm_local").exists()
     assert (tmp_path / "home" / "snakemake" / "slurm_gh200").resolve() == made
 

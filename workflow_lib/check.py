@@ -110,11 +110,11 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
     if not profile.is_file():
         yield Finding("profile", None, f"{profile} is not there: `make profiles` writes it")
         return
-    given = plain_of(profile).get("default-resources") or ()
+    plain = plain_of(profile)
+    given = plain.get("default-resources") or ()
     resources = dict(str(entry).partition("=")[::2] for entry in given)
-    remedy = (
-        "or let `make profiles` write it, which leaves edited ones as they are: delete it first"
-    )
+    resources["reservation"] = str(plain.get("slurm-reservation") or "")
+    remedy = "or delete its directory and type `make profiles`"
     if platform.account is not None and not resources.get("slurm_account"):
         # Where the site gives a user a default account, the analysis needs none.
         yield Finding(
@@ -143,8 +143,8 @@ def _of_profile(profile: Path, platform: Platform, name: str) -> Iterator[Findin
             "profile",
             None if is_later else False,
             f"{profile}: Slurm takes no job of the analysis with {' '.join(options)} "
-            f"({'; '.join(done.errors.splitlines())}): correct slurm_partition, slurm_account, "
-            f"qos and reservation in its default-resources, {remedy}",
+            f"({'; '.join(done.errors.splitlines())}): correct slurm_partition, slurm_account "
+            f"and qos in its default-resources, and slurm-reservation, {remedy}",
         )
 
 

@@ -105,6 +105,7 @@ def unavailable(platform: Platform, nodes: Sequence[Node]) -> str | None:
 def unused(platform: Platform, nodes: Sequence[Node]) -> str | None:
     """A message if all nodes have more GPUs than a job takes of them, which idle in jobs that have
     their nodes alone; else None."""
+    nodes = _featured(platform, nodes) or nodes
     least = min((sum(node.gpus.values()) for node in nodes), default=0)
     if not platform.exclusive or least <= platform.gpus_per_node:
         return None

@@ -211,8 +211,9 @@ def page_of(found: Sequence[Measured]) -> str:
         "tokens/s. `workflow_lib/intervals/hosts.py` has the method.",
         table((*heads, *of_speed), map(_line, found)),
         table(("", "SD", "95 % interval", "degrees of freedom", "two hosts, 95 %"), pooled),
-        "The last column is by how much two hosts differ in 95 % of cases, the faster one beside "
-        "the slower: by Student's t, which includes how uncertain the SD is. The groups differ "
+        "The last column is by how much two hosts differ at most in 95 % of cases, the faster one "
+        "above the slower, the warmer above the cooler: by Student's t, which includes how "
+        "uncertain the SD is. The groups differ "
         "among themselves by more than chance: hosts of one H200 were nearly alike, and others "
         "were not. Published systems differ in their hosts and in how their owners set them up. No "
         "set of GPUs came again on another date.",
@@ -234,5 +235,6 @@ def _pooled(name: str, of: Spread, factor: float, unit: str) -> tuple[str, ...]:
     )
     sd, low, high = (significant(factor * each, 2) for each in (of.sd, low, high))
     two = of.of_two(0.95)
+    # A logarithm, as speeds are here: by so much the faster is above the slower.
     apart = significant(factor * (math.expm1(two) if unit == "%" else two), 2)
-    return (name, f"{sd} {unit}", f"{low} to {high} {unit}", str(of.degrees), f"±{apart} {unit}")
+    return (name, f"{sd} {unit}", f"{low} to {high} {unit}", str(of.degrees), f"{apart} {unit}")

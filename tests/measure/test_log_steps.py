@@ -102,6 +102,12 @@ def test_steps_that_go_back_begin_anew(tmp_path):
     assert [row["step"] for row in follow(tmp_path, lines)] == ["6", "2"]
 
 
+def test_a_step_that_is_trained_again_begins_when_it_is_told_again(tmp_path):
+    lines = [LINES["deepspeed"].format(step) + "\n" for step in (10, 20, 20, 30)]
+    last = follow(tmp_path, lines)[-1]
+    assert (last["step"], last["started_unix_s"]) == ("30", "1002.000000")
+
+
 def test_a_pattern_of_ones_own_needs_a_step(tmp_path):
     rows = follow(tmp_path, ["at 1 now\n", "at 2 now\n"], r"at (?P<step>\d+) now")
     assert [(row["step"], row["pattern"]) for row in rows] == [("2", "own")]

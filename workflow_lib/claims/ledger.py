@@ -12,6 +12,7 @@ from workflow_lib.claims.verdicts import Verdict
 from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
+from workflow_lib.records import cell_axes
 from workflow_lib.records.labels import labels, shared
 from workflow_lib.records.reasons import Reason, missing
 from workflow_lib.records.verdict_tables import CLAIMS
@@ -112,8 +113,9 @@ def _of_tests(
             "holds_in": test.holds_in,
             "test_verdict": verdict,
         }
-        for row in rows:
-            yield _row({**of_all, **of_test, **row}, cells)
+        named = [_row({**of_all, **of_test, **row}, cells) for row in rows]
+        _tell_apart(named, cells)
+        yield from named
 
 
 def _judged(test: ClaimTest, contrast: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,6 +135,27 @@ def _deciding(
     if verdict == row["verdict"] or row["verdict"] not in verdicts.decided_by_one(test):
         return deciding
     return {**deciding, "in_words": f"{row['in_words']}; {verdicts.among(test, wider, count)}"}
+
+
+def _tell_apart(rows: Sequence[dict[str, Any]], cells: Mapping[str, Row]) -> None:
+    """Add to what the cells of a pair share that in which contrasts of a test differ whose names
+    are alike, such as their data."""
+    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["cell_a"] is not None:
+            names = (f"{name}_{end}" for name in ("label", "platform") for end in ("a", "b"))
+            of_names = (row["model"], row["shared"], *map(row.get, names))
+            alike.setdefault((*of_names, row["beside_cell_a"]), []).append(row)
+    for several in alike.values():
+        added: list[list[str]] = [[] for _ in several]
+        for end in ("a", "b"):
+            ids = [row[f"cell_{end}"] for row in several]
+            if len({*ids}) > 1 and None not in ids:
+                told = cell_axes.differences([cells[cell] for cell in ids])
+                for words, of_row in zip(added, told, strict=True):
+                    words += (each for each in of_row if each not in words)
+        for row, words in zip(several, added, strict=True):
+            row["shared"] = " ".join(filter(None, (row["shared"], ", ".join(words)))) or None
 
 
 def _row(columns: Mapping[str, Any], cells: Mapping[str, Row]) -> dict[str, Any]:

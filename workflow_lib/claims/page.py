@@ -77,6 +77,11 @@ class Rule:
     verdict: str
     lines: tuple[Line, ...]
 
+    @property
+    def told(self) -> str:
+        """The rule, after the part of the claim that it is about."""
+        return ": ".join(filter(None, (self.part, self.rule)))
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -308,13 +313,16 @@ def _nearest(nearest: Sequence[tuple[Entry, Sequence[Entry]]]) -> str:
 
 
 def _untried(entries: Sequence[Entry]) -> str:
-    lines = ["| | needs | would test it | by projection |", "|---|---|---|---|"]
+    lines = ["| | rule | needs | would test it | by projection |", "|---|---|---|---|---|"]
     for entry in entries:
         claim = entry.claim
-        how = " No rule: ".join(filter(None, (claim.would_test, claim.no_rule)))
+        rules = "; ".join(rule.told for rule in entry.rules) or f"none: {claim.no_rule}"
         projected = "; ".join(map(_cell, entry.projections)) or NOTHING
         name = f"{claim.id}{_where(claim)}"
-        lines.append(f"| {name} | {_cell(claim.needs)} | {_cell(how)} | {projected} |")
+        lines.append(
+            f"| {name} | {_cell(rules)} | {_cell(claim.needs)} | {_cell(claim.would_test)} | "
+            f"{projected} |"
+        )
     return "\n".join(lines)
 
 
@@ -341,8 +349,7 @@ def _why(entry: Entry) -> str:
         f"Needs: {_cell(claim.needs)} Would test it: {_cell(claim.would_test)}",
     ]
     for rule in entry.rules:
-        about = f"{_cell(rule.part)}: " if rule.part else ""
-        lines = [f"{about}{_cell(rule.rule)}. **{rule.verdict.capitalize()}.**", ""]
+        lines = [f"{_cell(rule.told)}. **{rule.verdict.capitalize()}.**", ""]
         for line in rule.lines:
             cells = f"{_named(line)}: {line.verdict}; " if line.pairs else ""
             lines.append(f"- {cells}{_cell(line.in_words)}.")
@@ -383,6 +390,7 @@ def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Ro
         nearest_heading=NEAREST,
         nearest_note=NEAREST_NOTE,
         untried=UNTRIED,
+        any_untried=any(not entry.counts for group in by_author.values() for entry in group),
         projection=PROJECTION if projected else "",
         intervals=_INTERVALS,
         chance=_chance(rows),

@@ -68,7 +68,12 @@ def compare(a: Path, b: Path) -> str:
                 f"{which} {' and '.join(map(str, kinds))}"
                 for which, kinds in zip("AB", of_sides, strict=True)
             )
-            alike = ": calls in the code of both, or of neither" if name == "rung" else ""
+            alike = (
+                ": both by the same --steps or --records, and with calls in the code of both or of "
+                "neither (1 is by a log, 2 records, 3 the hook, 4 calls)"
+                if name == "rung"
+                else ""
+            )
             raise RecordError(
                 f"A, {a}, and B, {b}, are of two kinds ({what}: {listed}), which do not compare; "
                 f"measure both sides alike{alike}"

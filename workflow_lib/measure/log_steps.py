@@ -2,8 +2,8 @@
 
 A pattern has a named group ``step``, and may have ``step_s`` (seconds of a step, as the program
 tells), ``step_ms``, ``gpu_tokens_per_s`` (of one GPU) and ``loss``. A line ends all steps since the
-line before it, and is dated when it first appears in the file. A program that keeps its lines back
-is found out: its own seconds then differ from those.
+line before it, and is dated when it appears in the file. A program that keeps its lines back is
+found out: its own seconds then differ from those.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class LogSteps:
                 self._patterns = {name: pattern}
             values = match.groupdict()
             step = int(values["step"])
-            if self._latest is not None and step == self._latest[0]:
+            if name == "tqdm" and self._latest is not None and step == self._latest[0]:
                 return None  # A bar is drawn again after each line that is printed over it.
             before, self._latest = self._latest, (step, now)
             if before is None:

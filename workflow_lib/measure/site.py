@@ -131,9 +131,10 @@ def end(options: argparse.Namespace, job_id: str) -> None:
 
 def comment_of(record: Mapping[str, Any]) -> str:
     """A line for sacct. sacctmgr makes its letters small, so units are spelt in names."""
+    known = {} if record["invalid"] else record["values"]
     values = {
-        "energy_j": record["values"].get("energy_j"),
-        "power_w": record["values"].get("power_mean_w"),
+        "energy_j": known.get("energy_j"),
+        "power_w": known.get("power_mean_w"),
         "gpus": len(record["gpus"]),
         "nodes": len(record["nodes"]),
     }

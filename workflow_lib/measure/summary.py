@@ -289,7 +289,11 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
     if record["simulated"]:
         lines.append("GPUs      SIMULATED: these are no measurements")
     energy_j = values.get("energy_j")
-    if energy_j is not None:
+    if record["invalid"]:
+        lines.append(
+            "energy    and what else was counted is in measured.json, for nobody to rely on"
+        )
+    elif energy_j is not None:
         lines.append(
             f"energy    {_si(energy_j, 'J')} in {values['measured_duration_s']:.1f} s, "
             f"{values['power_mean_w']:.1f} W, of "
@@ -307,9 +311,7 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
         per.append(f"{step_j:.4g} J/step")
     if "tokens_per_s" in record["missing"]:
         per.append(f"J/token not known: {_WHY[record['missing']['tokens_per_s']]}")
-    if record["invalid"]:
-        per = ["not told of a run that is not valid; measured.json has what was counted"]
-    if per:
+    if per and not record["invalid"]:
         lines.append("cost      " + ", ".join(per))
     if gpus:
         lines += _gpu_lines(gpus)
@@ -348,7 +350,7 @@ def _time_line(record: Mapping[str, Any]) -> str:
     values = record["values"]
     whole_s = record["ended_unix_s"] - record["started_unix_s"]
     line = f"time      {whole_s:.1f} s"
-    if steps := values.get("counted_steps"):
+    if (steps := values.get("counted_steps")) and not record["invalid"]:
         line += (
             f", of which {steps} steps in {values['measured_duration_s']:.1f} s count, with a "
             f"median of {values['step_time_s']:.4g} s (by {RUNGS[record['rung']]})"

@@ -112,7 +112,9 @@ CLAIMS = columns(
     ("cell_b", str, "", "the second cell; null if there is only one"),
     ("label_a", str, "", "short name of the first cell"),
     ("label_b", str, "", "short name of the second cell"),
-    ("shared", str, "", "the options that cells of the pair share, which short names leave out"),
+    ("shared", str, "",
+        "what short names leave out: the options that cells of the pair share, and in what other "
+        "contrasts of the test with these names differ"),
     ("platform_a", str, "", "platform of the first cell"),
     ("platform_b", str, "", "platform of the second cell"),
     ("sweeps_a", str, "", "the sweeps that show the first cell, separated by commas"),
