@@ -79,7 +79,7 @@ def test_a_name_with_or_without_its_suffix_leads_to_those_that_there_are(name, r
 
 
 def test_letters_in_another_order_lead_to_the_name():
-    assert nearest("qso", ["python", "qos"]) == "did you mean 'qos'?"
+    assert "'qos'?" in nearest("qso", ["python", "qos"])
 
 
 def test_an_archive_gets_the_files_of_all_data_that_a_sweep_names(study_directory):
