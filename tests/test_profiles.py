@@ -32,7 +32,7 @@ def test_a_profile_has_the_partition_and_the_account_of_its_platform(tmp_path, m
     path = tmp_path / "config" / "platforms" / "h200.yaml"
     text = path.read_text(encoding="utf-8").replace("account: null", "account: '0012'  # of ours")
     text = text.replace("partition: h200", "partition: big").replace("qos: null", "qos: long")
-    text = text.replace("reservation: null", "reservation: maint")
+    text += "reservation: maint\n"
     path.with_name("mine.yaml").write_text(text)
     (tmp_path / "profiles").mkdir()
     monkeypatch.setattr(register, "PROFILES", tmp_path / "profiles")
