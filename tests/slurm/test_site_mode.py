@@ -22,6 +22,7 @@ pytestmark = pytest.mark.long
 def measuring_cluster(disposable_cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     """A cluster whose Prolog and Epilog measure into ``tmp_path``/site."""
     settings = {"PrologFlags": "Alloc"}
+    (tmp_path / "site").mkdir()
     for name, word in (("Prolog", "begin"), ("Epilog", "end")):
         script = tmp_path / name
         script.write_text(
