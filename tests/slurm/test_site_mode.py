@@ -88,6 +88,7 @@ def test_every_job_with_gpus_is_measured(measuring_cluster, tmp_path):
 
 
 def test_a_node_is_not_drained_where_nothing_can_be_written(measuring_cluster, tmp_path):
+    (tmp_path / "site").rmdir()
     (tmp_path / "site").write_text("not a directory")
     job = submit(measuring_cluster, "--partition=h100", "--gres=gpu:h100:1", command="exit 4")
     state = measuring_cluster.run("sacct", "-nXP", "-j", job, "--format=State,ExitCode").stdout
