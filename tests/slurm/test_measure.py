@@ -20,12 +20,18 @@ from .cluster import Cluster
 ROOT = Path(__file__).parents[2]
 ON_H200 = ("--partition=h200", "--account=research", "--time=60", "--wait")
 TRAINERS = ROOT / "tests/measure/trainers/programs.py"
+#: a rank that meets the others in each step, as ranks that exchange gradients do
 RANK = """
-import os, sys, time
+import os, pathlib, sys, time
 sys.path.insert(0, os.environ["PYTHONPATH"].split(":")[0])
 import triptych_steps
-for _ in range(6):
+here = pathlib.Path(sys.argv[1])
+rank, ranks = os.environ["SLURM_PROCID"], os.environ["SLURM_NTASKS"]
+for number in range(6):
     with triptych_steps.step(tokens=10):
+        (here / f"step{number}-{rank}").touch()
+        while len(list(here.glob(f"step{number}-*"))) < int(ranks):
+            time.sleep(0.01)
         time.sleep(0.2)
 """
 
@@ -57,7 +63,8 @@ def record_of(directory: Path) -> dict[str, Any]:
 def test_two_nodes_of_four_ranks_are_counted_once(slurm_cluster, tmp_path):
     program = tmp_path / "rank.py"
     program.write_text(RANK)
-    options = f"--steps=hook --warmup-steps=2 -- srun --overlap {sys.executable} {program}"
+    command = f"srun --overlap {sys.executable} {program} {tmp_path}"
+    options = f"--steps=hook --warmup-steps=2 -- {command}"
     code, printed = run_job(slurm_cluster, tmp_path, 2, options)
     record = record_of(tmp_path)
     assert (code, record["nodes"]) == (0, ["h200-1", "h200-2"])
