@@ -69,13 +69,12 @@ def page_of(sweep: str) -> str:
 def of_sweep(views: Sequence[Path]) -> dict[Path, str]:
     """The page of a sweep and its figures, by the directories of its views."""
     name, platform = _view(views[0].name)
-    if len(views) > 1:
-        platform = ""
-    title = f"# {_description(name)}" + (f" ({platform})" if platform else "")
+    several = len(views) > 1
+    title = f"# {_description(name)}" + (f" ({platform})" if platform and not several else "")
     told, found = [findings.NOTICE, title], {}
     for directory in views:
         of_view, images = _of_view(directory)
-        if len(views) > 1:
+        if several:
             told.append(f"## On {_view(directory.name)[1]}")
             of_view = [re.sub("^## ", "### ", part) for part in of_view]
         told += of_view

@@ -288,34 +288,15 @@ def lines_of(record: Mapping[str, Any], directory: Path) -> list[str]:
             lines.append(f"          and {more} more: see measured.json")
     if record["simulated"]:
         lines.append("GPUs      SIMULATED: these are no measurements")
-    energy_j = values.get("energy_j")
     if record["invalid"]:
         lines.append(
             "energy    and what else was counted is in measured.json, for nobody to rely on"
         )
-    elif energy_j is not None:
-        lines.append(
-            f"energy    {_si(energy_j, 'J')} in {values['measured_duration_s']:.1f} s, "
-            f"{values['power_mean_w']:.1f} W, of "
-            f"{counted(len(gpus), 'GPU')} on {counted(len(record['nodes']), 'node')}, by their "
-            "own sensors"
-        )
     else:
-        lines.append(f"energy    not known: {_WHY[record['missing']['energy_j']]}")
-    per = []
-    if (token_j := values.get("energy_per_token_j")) is not None:
-        per.append(f"{token_j:.4g} J/token")
-    if (tokens_per_s := values.get("tokens_per_s")) is not None:
-        per.append(f"{tokens_per_s:,.0f} tokens/s")
-    if (step_j := values.get("energy_per_step_j")) is not None:
-        per.append(f"{step_j:.4g} J/step")
-    if "tokens_per_s" in record["missing"]:
-        per.append(f"J/token not known: {_WHY[record['missing']['tokens_per_s']]}")
-    if per and not record["invalid"]:
-        lines.append("cost      " + ", ".join(per))
+        lines += _cost_lines(record)
     if gpus:
         lines += _gpu_lines(gpus)
-    if energy_j is not None and not record["invalid"]:
+    if values.get("energy_j") is not None and not record["invalid"]:
         share = values.get("energy_error_share")
         by = "power alone, of one GPU at least" if share is None else "the energy counters"
         if share is not None and share > LEAST_ERROR_SHARE:
@@ -344,6 +325,29 @@ _WHY = {
     "no_energy_counter": "no energy counter stands for it",
     "damaged": "a file is damaged",
 }
+
+
+def _cost_lines(record: Mapping[str, Any]) -> list[str]:
+    """The energy of a run, and what of it a token and a step cost."""
+    values, missing = record["values"], record["missing"]
+    if (energy_j := values.get("energy_j")) is None:
+        energy = f"not known: {_WHY[missing['energy_j']]}"
+    else:
+        energy = (
+            f"{_si(energy_j, 'J')} in {values['measured_duration_s']:.1f} s, "
+            f"{values['power_mean_w']:.1f} W, of {counted(len(record['gpus']), 'GPU')} on "
+            f"{counted(len(record['nodes']), 'node')}, by their own sensors"
+        )
+    per = []
+    if (token_j := values.get("energy_per_token_j")) is not None:
+        per.append(f"{token_j:.4g} J/token")
+    if (tokens_per_s := values.get("tokens_per_s")) is not None:
+        per.append(f"{tokens_per_s:,.0f} tokens/s")
+    if (step_j := values.get("energy_per_step_j")) is not None:
+        per.append(f"{step_j:.4g} J/step")
+    if "tokens_per_s" in missing:
+        per.append(f"J/token not known: {_WHY[missing['tokens_per_s']]}")
+    return [f"energy    {energy}", *([f"cost      {', '.join(per)}"] if per else [])]
 
 
 def _time_line(record: Mapping[str, Any]) -> str:
